@@ -1,0 +1,151 @@
+"""The fields of custody.yaml: what each means, what it may hold, and its default."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, model_validator
+
+from kvcustody.config.values import ByteSize, Duration, Fraction
+
+BASE_DIRECTORY = "base_directory"
+"""Key in the validation context: the folder that relative paths start from."""
+
+# Names reach folder names, policy rules, log lines and terminals, so they stay plain ASCII: no
+# separators, no control characters, no look-alikes.
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", strict=True)
+]
+
+
+class _Section(BaseModel):
+    """What every section shares: frozen, and a misspelt field is an error, not a silent default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_paths(cls, data: object, info: ValidationInfo) -> object:
+        """Make relative paths start from the folder of custody.yaml, wherever the process runs."""
+        base = (info.context or {}).get(BASE_DIRECTORY)
+        if base is None or not isinstance(data, dict):
+            return data
+        resolved = dict(data)
+        for name, field in cls.model_fields.items():
+            if field.annotation in (Path, Path | None) and isinstance(data.get(name), str):
+                resolved[name] = Path(base) / Path(data[name]).expanduser()
+        return resolved
+
+
+class OwnerSettings(_Section):
+    """The named operating owner, shown in reports."""
+
+    name: str = "unnamed"
+    contact: str = ""
+
+
+class ModelSettings(_Section):
+    """Which model revision the cache belongs to: `auto` fingerprints the model's files."""
+
+    revision: str = "auto"
+
+
+class KeySettings(_Section):
+    """Where the root key comes from; `local` is a file that only its owner may read."""
+
+    provider: Literal["local"] = "local"
+    path: Path
+
+
+class IdentitySettings(_Section):
+    """How callers are identified; `anonymous` is `deny` or the tenant for callers without a key."""
+
+    anonymous: Name = "deny"
+    assertion_ttl: Duration = 60.0
+
+
+class HostSettings(_Section):
+    """The host-memory tier, through which everything passes."""
+
+    bytes: ByteSize = 8 * 2**30
+
+
+class TierSettings(_Section):
+    """A tier beyond host memory. Tiers are looked up in the order in which they are listed."""
+
+    name: Name
+    kind: Literal["filesystem"] = "filesystem"
+    path: Path
+    ttl: Duration = 86400.0
+    min_free: Fraction = 0.05
+
+
+class TenantSettings(_Section):
+    """A tenant: what its cache is shared within, and how long its blocks live at most."""
+
+    scope: Literal["tenant", "workload", "subject"] = "tenant"
+    ttl: Duration | None = None
+
+
+class AuthorizationSettings(_Section):
+    """The Casbin model and policy; without a model, the built-in one is used."""
+
+    model: Path | None = None
+    policy: Path
+
+
+class AuditSettings(_Section):
+    """The audit trail. `block`: offloading stops while it can't be written; `continue`: it goes on."""
+
+    path: Path
+    on_failure: Literal["block", "continue"] = "block"
+    checkpoint_every: Duration = 10.0
+
+
+class FailureSettings(_Section):
+    """How long a tier may take before its answer counts as a miss."""
+
+    load_deadline: Duration = 2.0
+    lookup_deadline: Duration = 0.2
+
+
+class Settings(_Section):
+    """All of custody.yaml.
+
+    Args:
+        file: where it was read from; not a field of the file itself.
+
+    """
+
+    version: Literal[1]
+    deployment: Name
+    owner: OwnerSettings = OwnerSettings()
+    model: ModelSettings = ModelSettings()
+    state: Path
+    registry: str | None = None
+    keys: KeySettings
+    identity: IdentitySettings = IdentitySettings()
+    host: HostSettings = HostSettings()
+    tiers: list[TierSettings] = Field(min_length=1)
+    tenants: dict[Name, TenantSettings] = Field(min_length=1)
+    authorization: AuthorizationSettings
+    audit: AuditSettings
+    failure: FailureSettings = FailureSettings()
+
+    @property
+    def registry_url(self) -> str:
+        """SQLAlchemy URL of the registry; a SQLite file below `state` unless configured."""
+        return self.registry or f"sqlite:///{self.state / 'registry.sqlite'}"
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [tier.name for tier in self.tiers]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"two tiers are named '{sorted(repeated)[0]}'; give each its own name")
+        if "host" in names:
+            raise ValueError("'host' names the host-memory tier; choose another name for this tier")
+        if self.identity.anonymous not in {"deny", *self.tenants}:
+            raise ValueError(
+                f"identity.anonymous names the unknown tenant '{self.identity.anonymous}'; "
+                "write deny or one of the tenants"
+            )
+        return self

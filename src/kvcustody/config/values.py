@@ -1,0 +1,80 @@
+"""Durations and sizes as people write them: `60s`, `7d`, `8GiB`."""
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_BYTES = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+# Longer lives have no use here and would overflow a block's millisecond timestamps' sense.
+_LONGEST_SECONDS = 10 * 365 * 86400.0
+
+
+def parse_duration(value: object) -> float:
+    """Seconds in a duration such as `200ms`, `60s`, `1h` or `7d`.
+
+    Raises:
+        ValueError: not a duration, zero, or longer than ten years.
+
+    """
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in _SECONDS:
+        raise ValueError("write a duration with its unit, such as 200ms, 60s, 1h or 7d")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise ValueError("a duration must be longer than zero and at most ten years")
+    return seconds
+
+
+def parse_bytes(value: object) -> int:
+    """Bytes in a size such as `8GiB`, `500MB` or a plain number of bytes.
+
+    Raises:
+        ValueError: not a size, or zero.
+
+    """
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2] not in _BYTES:
+        raise ValueError("write a size with its unit, such as 512MiB or 8GiB")
+    size = int(float(match[1]) * _BYTES[match[2]])
+    if size <= 0:
+        raise ValueError("a size must be larger than zero")
+    return size
+
+
+def parse_fraction(value: object) -> float:
+    """Fraction in a percentage such as `5%`.
+
+    Raises:
+        ValueError: not a percentage from 0% to 99%.
+
+    """
+    match = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("write a percentage from 0% to 99%, such as 5%")
+    return float(match[1]) / 100
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+"""Seconds, written with a unit."""
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+"""Bytes, written with a unit."""
+
+Fraction = Annotated[float, BeforeValidator(parse_fraction)]
+"""A share between 0 and 1, written as a percentage."""

@@ -1,0 +1,137 @@
+"""Open the registry: one SQLite file for one host; every statement is short and bounded."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from kvcustody.errors import ConfigurationError, UnavailableError
+from kvcustody.registry.schema import SCHEMA_VERSION, metadata, schema_version
+
+# A request waits for the registry only on a principal's first use; then recompute is cheaper.
+_LOCK_WAIT_SECONDS = 2.0
+
+
+class Registry:
+    """Connections to the registry's database.
+
+    Args:
+        engine: SQLAlchemy engine whose database holds the current schema; see `open_registry`.
+
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection for queries.
+
+        Raises:
+            UnavailableError: the database can't be reached or is locked.
+
+        """
+        with _translated_errors(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A connection in a transaction, committed when the block ends without an error.
+
+        Raises:
+            UnavailableError: the database can't be reached or is locked.
+
+        """
+        with _translated_errors(), self._engine.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def open_registry(url: str) -> Registry:
+    """Open the registry at a SQLAlchemy URL and create its tables where they are missing.
+
+    Args:
+        url: `sqlite:///PATH`.
+
+    Raises:
+        ConfigurationError: the URL or the file is unusable, or a newer version wrote it.
+        UnavailableError: the database can't be reached.
+
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigurationError("not a database URL; write sqlite:///PATH", field="registry") from None
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        raise ConfigurationError("this version supports sqlite:///PATH", field="registry")
+    path = Path(parsed.database)
+    _create_private(path)
+    engine = create_engine(parsed, connect_args={"timeout": _LOCK_WAIT_SECONDS})
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_immediate)
+    try:
+        _migrate(engine)
+    except DBAPIError as error:
+        engine.dispose()
+        if isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig):
+            raise UnavailableError(f"{path}: the registry is locked by another process") from None
+        raise ConfigurationError(
+            f"not a usable registry ({error.orig}); restore it from a backup", path
+        ) from None
+    return Registry(engine)
+
+
+def _create_private(path: Path) -> None:
+    """Create the database file 0600 in a folder 0700, before SQLite would choose looser modes."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigurationError(
+            f"can't be opened: {error.strerror}; check `state` and its permissions", path
+        ) from None
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # transactions are ours to begin, see _begin_immediate
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA secure_delete=ON")  # a destroyed key must not survive in free pages
+
+
+def _begin_immediate(connection: Connection) -> None:
+    # Take the write lock at once: two writers then queue instead of one failing half-way.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _migrate(engine: Engine) -> None:
+    with engine.begin() as connection:
+        metadata.create_all(connection)
+        found = connection.scalar(select(schema_version.c.version))
+        if found is None:
+            connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
+        elif found > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"a newer kvcustody wrote this registry (schema {found}, this one knows "
+                f"{SCHEMA_VERSION}); upgrade kvcustody",
+                Path(engine.url.database or ""),
+            )
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        # Not `from error`: its text carries statement parameters.
+        raise UnavailableError(f"the registry failed: {type(error).__name__}") from None
