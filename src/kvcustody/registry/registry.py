@@ -48,7 +48,7 @@ class Registry:
             UnavailableError: the database can't be reached or is locked.
 
         """
-        with _translated_errors(), self._engine.begin() as connection:
+        with _translated_errors(), self._engine.execution_options(writes=True).begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ def open_registry(url: str) -> Registry:
     _create_private(path)
     engine = create_engine(parsed, connect_args={"timeout": _LOCK_WAIT_SECONDS})
     event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_immediate)
+    event.listen(engine, "begin", _begin)
     try:
         _migrate(engine)
     except DBAPIError as error:
@@ -102,20 +102,21 @@ def _create_private(path: Path) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # transactions are ours to begin, see _begin_immediate
+    connection.isolation_level = None  # transactions are ours to begin, see _begin
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA secure_delete=ON")  # a destroyed key must not survive in free pages
 
 
-def _begin_immediate(connection: Connection) -> None:
-    # Take the write lock at once: two writers then queue instead of one failing half-way.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _begin(connection: Connection) -> None:
+    # A writer takes the lock at once: two writers then queue instead of one failing half-way.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _migrate(engine: Engine) -> None:
-    with engine.begin() as connection:
+    with engine.execution_options(writes=True).begin() as connection:
         metadata.create_all(connection)
         found = connection.scalar(select(schema_version.c.version))
         if found is None:
