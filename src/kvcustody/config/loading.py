@@ -1,4 +1,4 @@
-"""Read custody.yaml, and turn whatever is wrong with it into one line: file, line, field, remedy."""
+"""Read custody.yaml; whatever is wrong with it becomes one line: file, line, field, remedy."""
 
 import os
 from pathlib import Path
@@ -25,9 +25,11 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # untyped in the stubs
             raise yaml.constructor.ConstructorError(
-                None, None, "aliases (*name) are not supported; write the value out",
+                None,
+                None,
+                "aliases (*name) are not supported; write the value out",
                 event.start_mark,
             )
         return super().compose_node(parent, index)
@@ -97,7 +99,9 @@ def _line_numbers(node: yaml.Node | None, file: Path) -> dict[_Location, int]:
                 if below in lines:
                     raise ConfigurationError(
                         f"written twice (first on line {lines[below]}); keep one",
-                        file, key.start_mark.line + 1, _dotted(below),
+                        file,
+                        key.start_mark.line + 1,
+                        _dotted(below),
                     )
                 lines[below] = key.start_mark.line + 1
                 walk(value, below)
@@ -110,17 +114,13 @@ def _line_numbers(node: yaml.Node | None, file: Path) -> dict[_Location, int]:
     return lines
 
 
-def _explain(
-    detail: ErrorDetails, path: Path, lines: dict[_Location, int]
-) -> ConfigurationError:
+def _explain(detail: ErrorDetails, path: Path, lines: dict[_Location, int]) -> ConfigurationError:
     # A dictionary's key is reported as (..., key, "[key]"); the key itself is the place.
     location: _Location = tuple(part for part in detail["loc"] if part != "[key]")
     known = location
     while known and known not in lines:
         known = known[:-1]
-    return ConfigurationError(
-        _remedy(detail), path, lines.get(known, 1), _dotted(location) or None
-    )
+    return ConfigurationError(_remedy(detail), path, lines.get(known, 1), _dotted(location) or None)
 
 
 def _remedy(detail: ErrorDetails) -> str:

@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
 
 from kvcustody.config.values import ByteSize, Duration, Fraction
 
@@ -12,9 +19,7 @@ BASE_DIRECTORY = "base_directory"
 
 # Names reach folder names, policy rules, log lines and terminals, so they stay plain ASCII: no
 # separators, no control characters, no look-alikes.
-Name = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", strict=True)
-]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", strict=True)]
 
 
 class _Section(BaseModel):
@@ -94,7 +99,7 @@ class AuthorizationSettings(_Section):
 
 
 class AuditSettings(_Section):
-    """The audit trail. `block`: offloading stops while it can't be written; `continue`: it goes on."""
+    """The audit trail; while it can't be written, `block` stops offloading, `continue` doesn't."""
 
     path: Path
     on_failure: Literal["block", "continue"] = "block"
@@ -140,7 +145,7 @@ class Settings(_Section):
     def _check_names(self) -> Self:
         names = [tier.name for tier in self.tiers]
         if repeated := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"two tiers are named '{sorted(repeated)[0]}'; give each its own name")
+            raise ValueError(f"two tiers are named '{min(repeated)}'; give each its own name")
         if "host" in names:
             raise ValueError("'host' names the host-memory tier; choose another name for this tier")
         if self.identity.anonymous not in {"deny", *self.tenants}:

@@ -48,7 +48,10 @@ class Registry:
             UnavailableError: the database can't be reached or is locked.
 
         """
-        with _translated_errors(), self._engine.execution_options(writes=True).begin() as connection:
+        with (
+            _translated_errors(),
+            self._engine.execution_options(writes=True).begin() as connection,
+        ):
             yield connection
 
     def close(self) -> None:
@@ -70,7 +73,9 @@ def open_registry(url: str) -> Registry:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ConfigurationError("not a database URL; write sqlite:///PATH", field="registry") from None
+        raise ConfigurationError(
+            "not a database URL; write sqlite:///PATH", field="registry"
+        ) from None
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         raise ConfigurationError("this version supports sqlite:///PATH", field="registry")
     path = Path(parsed.database)

@@ -1,0 +1,238 @@
+"""Admission: a request's way through identity, policy and namespace, walked once when it arrives.
+
+The outcome is a value. A `Grant` carries all that the hot path needs; a `Refusal` means that the
+request is served, but neither stores nor loads.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kvcustody.audit import AuditLog
+from kvcustody.config import TenantSettings
+from kvcustody.errors import CustodyError
+from kvcustody.identity.assertion import ASSERTION_PARAMETER, AssertionFailure, AssertionVerifier
+from kvcustody.identity.principal import Principal
+from kvcustody.namespace import Namespace, Scope
+from kvcustody.policy import Decision, Decisions, TierDecision
+from kvcustody.sealing import Keyring, NamespaceKeys, OpenFailure
+
+HOST_TIER = "host"
+"""Name of the host-memory tier in policies and audit events."""
+
+_DENIED = TierDecision(store=Decision(False, None), load=Decision(False, None))
+
+
+class RefusalReason(StrEnum):
+    """Why an identified request gets no custody; see `AssertionFailure` for the others."""
+
+    UNKNOWN_TENANT = "unknown-tenant"
+    WRONG_SALT = "wrong-salt"
+    POLICY_DENIED = "policy-denied"
+    LORA_UNSUPPORTED = "lora-unsupported"
+    KEY_DESTROYED = "key-destroyed"
+    AUDIT_UNAVAILABLE = "audit-unavailable"
+    KEYS_UNAVAILABLE = "keys-unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that neither stores nor loads.
+
+    Args:
+        reason: why.
+        isolated: whether the request's cache salt is known to be its own scope's, so that it may
+            read the GPU prefix cache.
+
+    """
+
+    reason: AssertionFailure | RefusalReason
+    isolated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What an admitted request may do, and the keys to do it with.
+
+    Args:
+        principal: whom the request acts for.
+        request_id: the id that the audit trail knows the request by.
+        keys: the keys of the request's namespace.
+        tiers: decisions by tier name.
+        policy_version: version of the policy that decided.
+        ttl: longest life of a block of this tenant in seconds; `None` leaves it to the tier.
+
+    """
+
+    principal: Principal
+    request_id: str
+    keys: NamespaceKeys
+    tiers: Mapping[str, TierDecision]
+    policy_version: str
+    ttl: float | None
+
+    def may_store(self, tier: str) -> bool:
+        """Whether the request may store to a tier."""
+        return self.tiers.get(tier, _DENIED).store.allowed
+
+    def may_load(self, tier: str) -> bool:
+        """Whether the request may load from a tier."""
+        return self.tiers.get(tier, _DENIED).load.allowed
+
+    def audit_fields(self) -> dict[str, str]:
+        """What every audit event of this request says."""
+        return {
+            "tenant": self.principal.tenant,
+            "workload": self.principal.workload,
+            "request_id": self.request_id,
+            "policy_version": self.policy_version,
+        }
+
+
+class Admission:
+    """Admits requests.
+
+    Args:
+        verifier: checks the gateway's assertions.
+        decisions: the policy in force.
+        keyring: gives namespaces their keys.
+        audit: told the outcome of each request.
+        tenants: the tenants of custody.yaml.
+        deployment: name of the deployment.
+        model_revision: revision of the model that is served.
+        layout: hex digest of the engine's KV layout.
+        salt_key: the deployment's cache-salt key, 32 bytes.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        verifier: AssertionVerifier,
+        decisions: Decisions,
+        keyring: Keyring,
+        audit: AuditLog,
+        tenants: Mapping[str, TenantSettings],
+        deployment: str,
+        model_revision: str,
+        layout: str,
+        salt_key: bytes,
+    ) -> None:
+        self._verifier = verifier
+        self._decisions = decisions
+        self._keyring = keyring
+        self._audit = audit
+        self._tenants = tenants
+        self._deployment = deployment
+        self._model_revision = model_revision
+        self._layout = layout
+        self._salt_key = salt_key
+
+    def admit(
+        self,
+        parameters: object,
+        *,
+        engine_request_id: str,
+        cache_salt: str | None,
+        uses_lora: bool,
+    ) -> Grant | Refusal:
+        """Decide what a request may do; audited either way; never raises.
+
+        Args:
+            parameters: the request's `kv_transfer_params`, believed in nothing.
+            engine_request_id: the engine's id for it.
+            cache_salt: the salt that the engine mixes into its block hashes.
+            uses_lora: whether it uses a LoRA adapter, whose content no namespace covers yet.
+
+        """
+        presented = parameters.get(ASSERTION_PARAMETER) if isinstance(parameters, dict) else None
+        verified = self._verifier.verify(
+            presented, request_id=engine_request_id, cache_salt=cache_salt
+        )
+        if isinstance(verified, AssertionFailure):
+            return self._refuse(Refusal(verified, isolated=False), None, engine_request_id)
+        principal, request_id = verified.principal, verified.request_id
+        outcome = self._decide(principal, request_id, cache_salt, uses_lora=uses_lora)
+        if isinstance(outcome, Refusal):
+            return self._refuse(outcome, principal, request_id)
+        self._audit.record(
+            "request.admitted",
+            **outcome.audit_fields(),
+            action="admit",
+            outcome="admitted",
+            namespace=outcome.keys.identifier.hex(),
+            **_describe(outcome.tiers),
+        )
+        return outcome
+
+    def _decide(
+        self, principal: Principal, request_id: str, cache_salt: str | None, *, uses_lora: bool
+    ) -> Grant | Refusal:
+        tenant = self._tenants.get(principal.tenant)
+        if tenant is None:
+            return Refusal(RefusalReason.UNKNOWN_TENANT, isolated=False)
+        scope = Scope.of(principal, self._deployment, tenant.scope)
+        if cache_salt != scope.cache_salt(self._salt_key):
+            return Refusal(RefusalReason.WRONG_SALT, isolated=False)
+        if not self._audit.accepting:
+            return Refusal(RefusalReason.AUDIT_UNAVAILABLE, isolated=True)
+        if uses_lora:
+            return Refusal(RefusalReason.LORA_UNSUPPORTED, isolated=True)
+        tiers = self._decisions.decide(principal)
+        host = tiers.get(HOST_TIER, _DENIED)
+        if not (host.store.allowed or host.load.allowed):
+            return Refusal(RefusalReason.POLICY_DENIED, isolated=True)
+        try:
+            keys = self._keyring.namespace_keys(
+                Namespace(scope, self._model_revision, self._layout)
+            )
+        except CustodyError:
+            return Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
+        if isinstance(keys, OpenFailure):
+            return Refusal(RefusalReason.KEY_DESTROYED, isolated=True)
+        return Grant(principal, request_id, keys, tiers, self._decisions.version, tenant.ttl)
+
+    def _refuse(self, refusal: Refusal, principal: Principal | None, request_id: str) -> Refusal:
+        self._audit.record(
+            "request.ungoverned",
+            tenant=principal.tenant if principal else None,
+            workload=principal.workload if principal else None,
+            request_id=request_id,
+            policy_version=self._decisions.version,
+            action="admit",
+            outcome="ungoverned",
+            reason=refusal.reason.value,
+        )
+        return refusal
+
+
+def salt_source(
+    tenants: Mapping[str, TenantSettings], deployment: str, salt_key: bytes
+) -> Callable[[Principal], str]:
+    """How the gateway finds the cache salt of a principal; the connector checks the same."""
+
+    def salt(principal: Principal) -> str:
+        kind = tenants[principal.tenant].scope
+        return Scope.of(principal, deployment, kind).cache_salt(salt_key)
+
+    return salt
+
+
+def _describe(tiers: Mapping[str, TierDecision]) -> dict[str, Any]:
+    def word(decision: Decision) -> str:
+        return "allow" if decision.allowed else "deny"
+
+    rules = {
+        decision.rule
+        for tier in tiers.values()
+        for decision in (tier.store, tier.load)
+        if decision.rule is not None
+    }
+    return {
+        "tiers": {
+            name: {"store": word(tier.store), "load": word(tier.load)}
+            for name, tier in tiers.items()
+        },
+        "rules": sorted(rules),
+    }

@@ -1,0 +1,131 @@
+"""Namespaces: whose blocks of which model, and the keyed names that blocks have within one.
+
+A namespace is a tenant's sharing scope × model revision × KV layout. Its identifier and the names
+in it are keyed hashes: two namespaces never share a name, and a name on disk confirms neither a
+guessed tenant nor a guessed prompt.
+"""
+
+import base64
+import hmac
+import unicodedata
+from dataclasses import dataclass
+from typing import Literal
+
+from kvcustody.identity.principal import Principal
+
+ScopeKind = Literal["tenant", "workload", "subject"]
+
+NAMESPACE_ID_BYTES = 16
+BLOCK_NAME_BYTES = 32
+
+_SCOPE_DOMAIN = b"kvcustody/1 scope"
+_NAMESPACE_DOMAIN = b"kvcustody/1 namespace"
+_SALT_DOMAIN = b"kvcustody/1 cache salt"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Within what a cache may be reused: a tenant, one of its workloads, or one data subject.
+
+    Args:
+        deployment: name of the deployment.
+        tenant: name of the tenant.
+        workload: set when the scope is one workload or one subject of it.
+        subject: set when the scope is one data subject.
+
+    """
+
+    deployment: str
+    tenant: str
+    workload: str | None = None
+    subject: str | None = None
+
+    @classmethod
+    def of(cls, principal: Principal, deployment: str, kind: ScopeKind) -> "Scope":
+        """The scope of a principal whose tenant shares within `kind`.
+
+        A principal that names no subject shares with the others of its workload that name none.
+        """
+        return cls(
+            deployment,
+            principal.tenant,
+            principal.workload if kind != "tenant" else None,
+            principal.subject if kind == "subject" else None,
+        )
+
+    def encode(self) -> bytes:
+        """The scope as unambiguous bytes: each field is tagged present or absent, with length."""
+        return encode_fields(
+            _SCOPE_DOMAIN, self.deployment, self.tenant, self.workload, self.subject
+        )
+
+    def cache_salt(self, key: bytes) -> str:
+        """The salt that keeps the GPU prefix cache of this scope apart from all others.
+
+        vLLM mixes it into the first block's hash, so the same prompt hashes differently in each
+        scope (vllm/v1/core/kv_cache_utils.py, generate_block_hash_extra_keys).
+
+        Args:
+            key: the deployment's salt key, 32 bytes; without it the salt can't be guessed.
+
+        Returns:
+            43 characters of URL-safe base64, which vLLM's validate_cache_salt accepts.
+
+        """
+        digest = hmac.digest(key, _SALT_DOMAIN + self.encode(), "sha256")
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A scope's blocks of one model revision in one KV layout.
+
+    Args:
+        scope: within what its blocks are shared.
+        model_revision: fingerprint of the model, see `kvcustody.namespace.revision`.
+        layout: hex digest of everything that decides what the bytes of a block mean.
+
+    """
+
+    scope: Scope
+    model_revision: str
+    layout: str
+
+    def identifier(self, key: bytes) -> bytes:
+        """The namespace's 16-byte identifier, keyed so that it reveals nothing of the fields.
+
+        Args:
+            key: the deployment's namespace key, 32 bytes.
+
+        """
+        encoded = encode_fields(
+            _NAMESPACE_DOMAIN, self.scope.encode(), self.model_revision, self.layout
+        )
+        return hmac.digest(key, encoded, "sha256")[:NAMESPACE_ID_BYTES]
+
+
+def block_name(naming_key: bytes, block: bytes) -> bytes:
+    """The 32-byte name of a block in a namespace.
+
+    Args:
+        naming_key: the namespace's naming key, 32 bytes.
+        block: what the engine calls the block (block hash and KV group).
+
+    """
+    return hmac.digest(naming_key, block, "sha256")
+
+
+def encode_fields(domain: bytes, *fields: str | bytes | None) -> bytes:
+    """Fields as bytes that no other list of fields encodes to.
+
+    Each field is a presence byte and, if present, its length (4 bytes, big-endian) and its bytes;
+    text is NFC-normalised UTF-8, so look-alike encodings of one name are one name.
+    """
+    parts = [len(domain).to_bytes(4), domain, len(fields).to_bytes(4)]
+    for field in fields:
+        if field is None:
+            parts.append(b"\0")
+            continue
+        raw = unicodedata.normalize("NFC", field).encode() if isinstance(field, str) else field
+        parts += [b"\1", len(raw).to_bytes(4), raw]
+    return b"".join(parts)

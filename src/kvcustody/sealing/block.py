@@ -1,0 +1,197 @@
+"""Seal a block into a buffer and open it again; every check in the order of the specification.
+
+Opening checks, in order: header form, version, expected namespace, expected name, expiry, layout,
+key state, commitment, length, tag. Any failure is a value, and zeroes the destination.
+"""
+
+import hmac
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from kvcustody.sealing.format import (
+    COMMITMENT_BYTES,
+    HEADER_BYTES,
+    OVERHEAD_BYTES,
+    SALT_BYTES,
+    Header,
+    OpenFailure,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+_AES_KEY_BYTES = 32
+_KEY_DOMAIN = b"kvcustody/1 block key"
+# Each key seals one message, so the nonce may be constant (NIST SP 800-38D, section 8.2.1).
+_NONCE = bytes(12)
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """A namespace's key of one epoch.
+
+    Args:
+        key_id: 16 bytes that name it in headers.
+        secret: 32 bytes.
+
+    """
+
+    key_id: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"DataKey(key_id={self.key_id.hex()})"
+
+
+KeyLookup = Callable[[bytes], DataKey | OpenFailure]
+"""Finds a data key by its id, or says `KEY_DESTROYED` or `KEY_UNAVAILABLE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIdentity:
+    """What a block must be to be of use here: its namespace, its name and its layout.
+
+    Args:
+        namespace: 16 bytes.
+        name: 32 bytes.
+        layout: 32 bytes.
+
+    """
+
+    namespace: bytes
+    name: bytes
+    layout: bytes
+
+
+def sealed_size(plaintext_bytes: int) -> int:
+    """Bytes that a sealed block of this much plaintext takes."""
+    return plaintext_bytes + OVERHEAD_BYTES
+
+
+def seal_into(
+    destination: memoryview,
+    plaintext: Buffer,
+    identity: BlockIdentity,
+    key: DataKey,
+    *,
+    created: int,
+    expires: int,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> None:
+    """Seal a block in one pass over its data.
+
+    Args:
+        destination: exactly `sealed_size(len(plaintext))` writable bytes.
+        plaintext: the KV data, contiguous bytes.
+        identity: what the block is.
+        key: the namespace's data key.
+        created: milliseconds since 1970.
+        expires: milliseconds since 1970.
+        random_bytes: source of the per-block salt.
+
+    """
+    salt = random_bytes(SALT_BYTES)
+    block_key, commitment = _derive(key, salt, identity.namespace, identity.name)
+    header = Header(
+        key_id=key.key_id,
+        namespace=identity.namespace,
+        name=identity.name,
+        created=created,
+        expires=expires,
+        plaintext_bytes=len(plaintext),
+        layout=identity.layout,
+        salt=salt,
+        commitment=commitment,
+    ).pack()
+    destination[:HEADER_BYTES] = header
+    AESGCM(block_key).encrypt_into(_NONCE, plaintext, header, destination[HEADER_BYTES:])
+
+
+def open_into(
+    destination: memoryview,
+    sealed: memoryview,
+    identity: BlockIdentity,
+    find_key: KeyLookup,
+    *,
+    now: int,
+) -> OpenFailure | None:
+    """Open a sealed block straight into `destination`.
+
+    Args:
+        destination: writable bytes, as many as the block's plaintext; zeroed on any failure.
+        sealed: the stored bytes, believed in nothing.
+        identity: what the block must be.
+        find_key: finds the data key that the header names.
+        now: milliseconds since 1970.
+
+    Returns:
+        `None` when the destination holds the plaintext, else the check that failed.
+
+    """
+    failure = _open(destination, sealed, identity, find_key, now)
+    if failure is not None:
+        destination[:] = bytes(len(destination))
+    return failure
+
+
+def _open(
+    destination: memoryview,
+    sealed: memoryview,
+    identity: BlockIdentity,
+    find_key: KeyLookup,
+    now: int,
+) -> OpenFailure | None:
+    header = Header.parse(sealed)
+    if isinstance(header, OpenFailure):
+        return header
+    if failure := _check_header(header, len(destination), identity, now):
+        return failure
+    key = find_key(header.key_id)
+    if isinstance(key, OpenFailure):
+        return key
+    block_key, commitment = _derive(key, header.salt, header.namespace, header.name)
+    if not hmac.compare_digest(commitment, header.commitment):
+        return OpenFailure.COMMITMENT
+    if len(sealed) != sealed_size(header.plaintext_bytes):
+        short = len(sealed) < sealed_size(header.plaintext_bytes)
+        return OpenFailure.TRUNCATED if short else OpenFailure.TRAILING_BYTES
+    try:
+        AESGCM(block_key).decrypt_into(
+            _NONCE, sealed[HEADER_BYTES:], sealed[:HEADER_BYTES], destination
+        )
+    except InvalidTag:
+        return OpenFailure.TAG
+    return None
+
+
+def _check_header(
+    header: Header, capacity: int, identity: BlockIdentity, now: int
+) -> OpenFailure | None:
+    if header.namespace != identity.namespace:
+        return OpenFailure.WRONG_NAMESPACE
+    if header.name != identity.name:
+        return OpenFailure.WRONG_NAME
+    if now >= header.expires:
+        return OpenFailure.EXPIRED
+    if header.layout != identity.layout or header.plaintext_bytes != capacity:
+        return OpenFailure.LAYOUT_MISMATCH
+    return None
+
+
+def _derive(key: DataKey, salt: bytes, namespace: bytes, name: bytes) -> tuple[bytes, bytes]:
+    """The block's AES key and the commitment to it, from one HKDF so that neither gives the other.
+
+    AES-GCM alone commits to no key: the commitment keeps a block from opening under two keys.
+    """
+    material = HKDF(
+        algorithm=SHA256(),
+        length=_AES_KEY_BYTES + COMMITMENT_BYTES,
+        salt=salt,
+        info=_KEY_DOMAIN + namespace + name,
+    ).derive(key.secret)
+    return material[:_AES_KEY_BYTES], material[_AES_KEY_BYTES:]

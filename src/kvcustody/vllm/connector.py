@@ -1,0 +1,66 @@
+"""The connector: where vLLM hands over each request, and custody of its cache begins.
+
+`on_new_request` is the only place that sees a whole request (its cache salt, its LoRA, its transfer
+parameters), so admission stands here; all other calls go on to vLLM's own offloading connector.
+"""
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import Request
+
+from kvcustody.admission import Refusal
+from kvcustody.vllm import options
+from kvcustody.vllm.manager import GoverningManager
+
+
+class CustodyConnector(OffloadingConnector):
+    """vLLM's offloading connector under custody.
+
+    Args:
+        vllm_config: vLLM's configuration; its connector option `custody` names custody.yaml.
+        role: scheduler or worker side.
+        kv_cache_config: vLLM's KV cache layout.
+
+    Raises:
+        ConfigurationError: custody.yaml, or a file that it names, is wrong.
+        UnavailableError: the registry can't be reached.
+
+    """
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        options.complete(vllm_config)
+        super().__init__(vllm_config, role, kv_cache_config)
+
+    def on_new_request(self, request: Request) -> None:
+        """Admit a request before vLLM's scheduler looks anything up for it."""
+        manager = self.scheduler.manager
+        assert isinstance(manager, GoverningManager)
+        outcome = manager.custody.admission.admit(
+            request.kv_transfer_params,
+            engine_request_id=request.request_id,
+            cache_salt=request.cache_salt,
+            uses_lora=request.lora_request is not None,
+        )
+        # The assertion has served; tiers and peers must not see anything a caller sent.
+        request.kv_transfer_params = None
+        if isinstance(outcome, Refusal):
+            if not outcome.isolated:
+                request.skip_reading_prefix_cache = True
+        else:
+            manager.grant(request.request_id, outcome)
+        super().on_new_request(request)
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any
+    ) -> KVConnectorPromMetrics:
+        """Metrics, in the server's process, which builds no connector."""
+        options.complete(vllm_config)
+        return super().build_prom_metrics(vllm_config, *args, **kwargs)

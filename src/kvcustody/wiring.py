@@ -1,0 +1,232 @@
+"""Wire the stages together from custody.yaml; the one place where collaborators are chosen."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from kvcustody.admission import HOST_TIER, Admission, salt_source
+from kvcustody.audit import AuditLog, AuditWriter
+from kvcustody.config import Settings
+from kvcustody.gateway.services import GatewayServices
+from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
+from kvcustody.identity.principal import Principal
+from kvcustody.identity.tokens import KeyStore
+from kvcustody.policy import Decisions, load_policy
+from kvcustody.registry import Registry, open_registry
+from kvcustody.sealing import Keyring, ServiceKey
+from kvcustody.sealing.providers import LocalKeyProvider
+from kvcustody.stores import FilesystemStore
+from kvcustody.tiers import GovernedTier
+
+ANONYMOUS_WORKLOAD = "anonymous"
+"""Workload of callers without a key, where custody.yaml maps them to a tenant."""
+
+
+@dataclass(frozen=True)
+class EngineCustody:
+    """What the connector needs in the scheduler's process.
+
+    Args:
+        admission: admits requests.
+        tiers: the tiers beyond host memory, in lookup order.
+        audit: the engine's audit stream.
+        close: stops threads and closes files; the audit stream ends with a signed checkpoint.
+
+    """
+
+    admission: Admission
+    tiers: tuple[GovernedTier, ...]
+    audit: AuditLog
+    close: Callable[[], None]
+
+
+def build_engine(
+    settings: Settings, *, model_revision: str, layout: str, block_bytes: int
+) -> EngineCustody:
+    """Wire the engine's side: admission and tiers.
+
+    Args:
+        settings: custody.yaml.
+        model_revision: revision of the model that is served.
+        layout: hex digest of the engine's KV layout (32 bytes).
+        block_bytes: bytes of one block in host memory.
+
+    Raises:
+        ConfigurationError: custody.yaml, or a file that it names, is wrong.
+        UnavailableError: the registry can't be reached.
+
+    """
+    registry, keyring = open_keyring(settings)
+    decisions = load_decisions(settings)
+    stores = [FilesystemStore(tier.path, min_free=tier.min_free) for tier in settings.tiers]
+    audit = open_audit(settings, keyring, "engine")
+    audited_keyring = _auditing_keyring(settings, registry, audit)
+    tiers = tuple(
+        GovernedTier(
+            tier.name,
+            store,
+            audit,
+            layout=bytes.fromhex(layout),
+            block_bytes=block_bytes,
+            ttl=tier.ttl,
+            lookup_deadline=settings.failure.lookup_deadline,
+            load_deadline=settings.failure.load_deadline,
+        )
+        for tier, store in zip(settings.tiers, stores, strict=True)
+    )
+    admission = Admission(
+        verifier=AssertionVerifier(keyring.service_key(ServiceKey.ASSERTION), settings.deployment),
+        decisions=decisions,
+        keyring=audited_keyring,
+        audit=audit,
+        tenants=settings.tenants,
+        deployment=settings.deployment,
+        model_revision=model_revision,
+        layout=layout,
+        salt_key=keyring.service_key(ServiceKey.CACHE_SALT),
+    )
+    audit.record(
+        "engine.started",
+        action="start",
+        outcome="ok",
+        policy_version=decisions.version,
+        model_revision=model_revision,
+        layout=layout,
+        config_digest=_digest(settings),
+        tiers=[HOST_TIER, *(tier.name for tier in tiers)],
+    )
+
+    def close() -> None:
+        for tier in tiers:
+            tier.close()
+        audit.record("engine.stopped", action="stop", outcome="ok")
+        audit.close()
+        registry.close()
+
+    return EngineCustody(admission, tiers, audit, close)
+
+
+def build_gateway(settings: Settings) -> GatewayServices:
+    """Wire the gateway's side: API keys, assertions and salts.
+
+    Raises:
+        ConfigurationError: custody.yaml, or a file that it names, is wrong.
+        UnavailableError: the registry can't be reached.
+
+    """
+    registry, keyring = open_keyring(settings)
+    audit = open_audit(settings, keyring, "gateway")
+    anonymous = settings.identity.anonymous
+
+    def close() -> None:
+        audit.close()
+        registry.close()
+
+    return GatewayServices(
+        keys=KeyStore(registry),
+        signer=AssertionSigner(
+            keyring.service_key(ServiceKey.ASSERTION),
+            settings.deployment,
+            settings.identity.assertion_ttl,
+        ),
+        salts=salt_source(
+            settings.tenants, settings.deployment, keyring.service_key(ServiceKey.CACHE_SALT)
+        ),
+        audit=audit,
+        anonymous=None if anonymous == "deny" else Principal(anonymous, ANONYMOUS_WORKLOAD),
+        tenants=frozenset(settings.tenants),
+        close=close,
+    )
+
+
+def preflight(settings: Settings) -> None:
+    """Check all that custody.yaml names, before minutes are spent on loading a model.
+
+    Raises:
+        ConfigurationError: something is wrong; its text says what and where.
+        UnavailableError: the registry can't be reached.
+
+    """
+    load_decisions(settings)
+    for tier in settings.tiers:
+        FilesystemStore(tier.path, min_free=tier.min_free)
+    registry, keyring = open_keyring(settings)
+    try:
+        for purpose in ServiceKey:
+            keyring.service_key(purpose)
+        open_audit(settings, keyring, "preflight").close()
+    finally:
+        registry.close()
+
+
+def open_keyring(settings: Settings) -> tuple[Registry, Keyring]:
+    """Open the registry and the key hierarchy in it.
+
+    Raises:
+        ConfigurationError: the key file or the registry can't be used.
+        UnavailableError: the registry can't be reached.
+
+    """
+    provider = LocalKeyProvider(settings.keys.path)
+    registry = open_registry(settings.registry_url)
+    return registry, Keyring(registry, provider)
+
+
+def load_decisions(settings: Settings) -> Decisions:
+    """Read and compile the policy.
+
+    Raises:
+        ConfigurationError: the policy or the model is wrong.
+
+    """
+    return load_policy(
+        settings.authorization.policy,
+        settings.authorization.model,
+        deployment=settings.deployment,
+        tiers=[HOST_TIER, *(tier.name for tier in settings.tiers)],
+    )
+
+
+def audit_signing_key(keyring: Keyring) -> Ed25519PrivateKey:
+    """The key that signs audit checkpoints; its public half verifies them."""
+    return Ed25519PrivateKey.from_private_bytes(keyring.service_key(ServiceKey.AUDIT_SIGNING))
+
+
+def open_audit(
+    settings: Settings, keyring: Keyring, kind: Literal["engine", "gateway", "cli", "preflight"]
+) -> AuditWriter:
+    """Open a new audit stream.
+
+    Raises:
+        ConfigurationError: the audit folder can't be written.
+
+    """
+    return AuditWriter(
+        settings.audit.path,
+        kind=kind,
+        signing_key=audit_signing_key(keyring),
+        on_failure=settings.audit.on_failure,
+        checkpoint_every=settings.audit.checkpoint_every,
+        deployment=settings.deployment,
+    )
+
+
+def _auditing_keyring(settings: Settings, registry: Registry, audit: AuditLog) -> Keyring:
+    def created(namespace: str, key_id: str, epoch: int) -> None:
+        audit.record(
+            "key.created",
+            action="create",
+            outcome="ok",
+            namespace=namespace,
+            key_id=key_id,
+            epoch=epoch,
+        )
+
+    return Keyring(registry, LocalKeyProvider(settings.keys.path), on_created=created)
+
+
+def _digest(settings: Settings) -> str:
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
