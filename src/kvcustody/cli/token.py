@@ -1,0 +1,133 @@
+"""`kvcustody token`: API keys for the gateway."""
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from kvcustody.audit import AuditLog
+from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json, print_table
+from kvcustody.config import Settings, load_settings
+from kvcustody.config.values import parse_duration
+from kvcustody.errors import ConfigurationError
+from kvcustody.identity.principal import Principal
+from kvcustody.identity.tokens import ApiKey, KeyStore
+from kvcustody.wiring import open_audit, open_keyring
+
+app = typer.Typer(help="API keys for the gateway.", no_args_is_help=True)
+
+
+@app.command()
+def mint(
+    tenant: Annotated[str, typer.Option(help="A tenant of custody.yaml.")],
+    workload: Annotated[str, typer.Option(help="What the key is used for.")] = "default",
+    subject: Annotated[str | None, typer.Option(help="Data subject the key acts for.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Life of the key, such as 90d; for ever if left out.")
+    ] = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Make an API key; it is shown once and stored hashed."""
+    settings = load_settings(config)
+    if tenant not in settings.tenants:
+        raise ConfigurationError(
+            f"unknown tenant '{tenant}'; custody.yaml has {', '.join(settings.tenants)}"
+        )
+    try:
+        end = None if expires is None else time.time() + parse_duration(expires)
+    except ValueError as error:
+        raise ConfigurationError(str(error), field="--expires") from None
+    with _Keys(settings) as keys:
+        minted = keys.store.mint(Principal(tenant, workload, subject), expires=end)
+        _audit(keys.audit, "token.minted", "mint", minted.record)
+    if json_:
+        print_json({**_describe(minted.record), "key": minted.key})
+    else:
+        console.print(f"{minted.key}\n\nShown once; stored hashed as {minted.record.id}.")
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as `token list` shows it.")],
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Make an API key useless at once."""
+    with _Keys(load_settings(config)) as keys:
+        record = next((record for record in keys.store.list() if record.id == key_id), None)
+        if record is None or not keys.store.revoke(key_id):
+            raise ConfigurationError(f"no valid key '{key_id}'; see `kvcustody token list`")
+        _audit(keys.audit, "token.revoked", "revoke", record)
+    if json_:
+        print_json({"id": key_id, "revoked": True})
+    else:
+        console.print(f"{key_id} is revoked.")
+
+
+@app.command("list")
+def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
+    """List API keys, without their secrets."""
+    with _Keys(load_settings(config)) as keys:
+        records = keys.store.list()
+    if json_:
+        print_json([_describe(record) | {"revoked": _time(record.revoked)} for record in records])
+        return
+    print_table(
+        ["id", "tenant", "workload", "subject", "created", "expires", "state"],
+        [
+            [
+                record.id,
+                record.principal.tenant,
+                record.principal.workload,
+                record.principal.subject or "",
+                _time(record.created) or "",
+                _time(record.expires) or "never",
+                "revoked" if record.revoked else "valid",
+            ]
+            for record in records
+        ],
+    )
+
+
+class _Keys:
+    """The key store and an audit stream, for the length of a command."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._registry, keyring = open_keyring(settings)
+        self.store = KeyStore(self._registry)
+        self._audit = open_audit(settings, keyring, "cli")
+        self.audit: AuditLog = self._audit
+
+    def __enter__(self) -> "_Keys":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._audit.close()
+        self._registry.close()
+
+
+def _audit(audit: AuditLog, event: str, action: str, record: ApiKey) -> None:
+    audit.record(
+        event,
+        tenant=record.principal.tenant,
+        workload=record.principal.workload,
+        action=action,
+        outcome="ok",
+        key_id=record.id,
+    )
+
+
+def _describe(record: ApiKey) -> dict[str, str | None]:
+    return {
+        "id": record.id,
+        "tenant": record.principal.tenant,
+        "workload": record.principal.workload,
+        "subject": record.principal.subject,
+        "expires": _time(record.expires),
+    }
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")

@@ -1,0 +1,122 @@
+"""A real server for the demo: started with `kvcustody serve`, stopped whatever happens."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from kvcustody.errors import UnavailableError
+
+_START_SECONDS = 300.0
+_STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.25
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel keeps shared memory
+_LOG_LINES = 12
+
+# What makes a small model start quickly and run steadily on a small machine without a GPU.
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+_FLAGS = ("--enforce-eager", "--max-model-len", "4096", "--served-model-name", "demo")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server.
+
+    Args:
+        url: where it listens.
+        process: the API server; its children are in the same process group.
+        log: its output.
+
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def running_server(model: Path, config: Path, log: Path) -> Iterator[Server]:
+    """Serve a model under custody until the block ends.
+
+    Args:
+        model: the model's folder.
+        config: custody.yaml.
+        log: file for the server's output, appended to.
+
+    Raises:
+        UnavailableError: the server did not come up; the text holds the end of its log.
+
+    """
+    port = _free_port()
+    command = [
+        *(sys.executable, "-m", "kvcustody.cli.app", "serve", str(model), "--config", str(config)),
+        *("--", "--host", "127.0.0.1", "--port", str(port), *_FLAGS),
+    ]
+    with log.open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | _ENVIRONMENT,
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", process, log)
+    try:
+        _wait_until_healthy(server)
+        yield server
+    finally:
+        stop(server)
+
+
+def stop(server: Server) -> None:
+    """Stop a server and all its children; kill what doesn't stop by itself."""
+    if server.process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.kill(server.process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            server.process.wait(_STOP_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(server.process.pid, signal.SIGKILL)
+    server.process.wait()
+
+
+def shared_memory_regions() -> frozenset[Path]:
+    """Named host-tier regions of vLLM that exist on this machine."""
+    return frozenset(_SHARED_MEMORY.glob("vllm_offload_*"))
+
+
+def _wait_until_healthy(server: Server) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            raise UnavailableError(f"the server stopped while starting: {_end_of(server.log)}")
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{server.url}/health", timeout=5).status_code == httpx.codes.OK:
+                return
+        time.sleep(_POLL_SECONDS)
+    raise UnavailableError(f"the server did not come up in time: {_end_of(server.log)}")
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join([str(log), *lines[-_LOG_LINES:]])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
