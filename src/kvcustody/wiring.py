@@ -8,7 +8,7 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kvcustody.admission import HOST_TIER, Admission, salt_source
-from kvcustody.audit import AuditLog, AuditWriter
+from kvcustody.audit import AuditLog, AuditWriter, check_writable
 from kvcustody.config import Settings
 from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
@@ -61,7 +61,7 @@ def build_engine(
     """
     registry, keyring = open_keyring(settings)
     decisions = load_decisions(settings)
-    stores = [FilesystemStore(tier.path, min_free=tier.min_free) for tier in settings.tiers]
+    stores = open_stores(settings)
     audit = open_audit(settings, keyring, "engine")
     audited_keyring = _auditing_keyring(settings, registry, audit)
     tiers = tuple(
@@ -151,13 +151,13 @@ def preflight(settings: Settings) -> None:
 
     """
     load_decisions(settings)
-    for tier in settings.tiers:
-        FilesystemStore(tier.path, min_free=tier.min_free)
+    open_stores(settings)
+    with settings.places.blame("audit", "path"):
+        check_writable(settings.audit.path)
     registry, keyring = open_keyring(settings)
     try:
         for purpose in ServiceKey:
             keyring.service_key(purpose)
-        open_audit(settings, keyring, "preflight").close()
     finally:
         registry.close()
 
@@ -170,8 +170,10 @@ def open_keyring(settings: Settings) -> tuple[Registry, Keyring]:
         UnavailableError: the registry can't be reached.
 
     """
-    provider = LocalKeyProvider(settings.keys.path)
-    registry = open_registry(settings.registry_url)
+    with settings.places.blame("keys", "path"):
+        provider = LocalKeyProvider(settings.keys.path)
+    with settings.places.blame("registry" if settings.registry else "state"):
+        registry = open_registry(settings.registry_url)
     return registry, Keyring(registry, provider)
 
 
@@ -190,13 +192,27 @@ def load_decisions(settings: Settings) -> Decisions:
     )
 
 
+def open_stores(settings: Settings) -> list[FilesystemStore]:
+    """Open the store of each tier.
+
+    Raises:
+        ConfigurationError: a tier's folder can't be used.
+
+    """
+    stores = []
+    for index, tier in enumerate(settings.tiers):
+        with settings.places.blame("tiers", index, "path"):
+            stores.append(FilesystemStore(tier.path, min_free=tier.min_free))
+    return stores
+
+
 def audit_signing_key(keyring: Keyring) -> Ed25519PrivateKey:
     """The key that signs audit checkpoints; its public half verifies them."""
     return Ed25519PrivateKey.from_private_bytes(keyring.service_key(ServiceKey.AUDIT_SIGNING))
 
 
 def open_audit(
-    settings: Settings, keyring: Keyring, kind: Literal["engine", "gateway", "cli", "preflight"]
+    settings: Settings, keyring: Keyring, kind: Literal["engine", "gateway", "cli"]
 ) -> AuditWriter:
     """Open a new audit stream.
 
@@ -204,14 +220,16 @@ def open_audit(
         ConfigurationError: the audit folder can't be written.
 
     """
-    return AuditWriter(
-        settings.audit.path,
-        kind=kind,
-        signing_key=audit_signing_key(keyring),
-        on_failure=settings.audit.on_failure,
-        checkpoint_every=settings.audit.checkpoint_every,
-        deployment=settings.deployment,
-    )
+    signing_key = audit_signing_key(keyring)
+    with settings.places.blame("audit", "path"):
+        return AuditWriter(
+            settings.audit.path,
+            kind=kind,
+            signing_key=signing_key,
+            on_failure=settings.audit.on_failure,
+            checkpoint_every=settings.audit.checkpoint_every,
+            deployment=settings.deployment,
+        )
 
 
 def _auditing_keyring(settings: Settings, registry: Registry, audit: AuditLog) -> Keyring:

@@ -125,7 +125,9 @@ def _print_events(events: list[dict[str, Any]], *, json_: bool) -> None:
             typer.echo(json_line(event))
             continue
         shown = " ".join(
-            f"{name}={json_line(event[name])}" for name in _SHOWN_FIELDS if event.get(name) is not None
+            f"{name}={json_line(event[name])}"
+            for name in _SHOWN_FIELDS
+            if event.get(name) is not None
         )
         typer.echo(f"{event.get('time')} {event.get('event')} {shown}")
 

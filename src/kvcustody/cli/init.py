@@ -23,7 +23,9 @@ _FOLDERS = ("keys", "policies", "state", "tier", "audit")
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(help="Folder to write to; made if missing.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(help="Folder to write to; made if missing.")
+    ] = Path(),
     json_: JsonOption = False,
 ) -> None:
     """Write a working custody.yaml, policies, a root key and two API keys; overwrites nothing."""

@@ -1,4 +1,4 @@
-"""`kvcustody inspect`: the header of a sealed block, which anyone may read and nobody need trust."""
+"""`kvcustody inspect`: the header of a sealed block, which anyone may read."""
 
 from datetime import UTC, datetime
 from pathlib import Path

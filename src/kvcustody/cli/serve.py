@@ -35,7 +35,9 @@ def serve(
     arguments = [argument for argument in context.args if argument != "--"]
     for argument in arguments:
         if argument.split("=")[0] in _OURS:
-            raise ConfigurationError(f"{argument.split('=')[0]} is set by custody.yaml; leave it out")
+            raise ConfigurationError(
+                f"{argument.split('=')[0]} is set by custody.yaml; leave it out"
+            )
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
         *("--kv-transfer-config", json.dumps(connector_config(file))),

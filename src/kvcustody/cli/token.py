@@ -2,7 +2,7 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
 
@@ -33,7 +33,8 @@ def mint(
     settings = load_settings(config)
     if tenant not in settings.tenants:
         raise ConfigurationError(
-            f"unknown tenant '{tenant}'; custody.yaml has {', '.join(settings.tenants)}"
+            f"unknown tenant '{tenant}'; custody.yaml has {', '.join(settings.tenants)}",
+            field="--tenant",
         )
     try:
         end = None if expires is None else time.time() + parse_duration(expires)
@@ -69,8 +70,11 @@ def revoke(
 @app.command("list")
 def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
     """List API keys, without their secrets."""
-    with _Keys(load_settings(config)) as keys:
-        records = keys.store.list()
+    registry, _ = open_keyring(load_settings(config))
+    try:
+        records = KeyStore(registry).list()
+    finally:
+        registry.close()
     if json_:
         print_json([_describe(record) | {"revoked": _time(record.revoked)} for record in records])
         return
@@ -100,7 +104,7 @@ class _Keys:
         self._audit = open_audit(settings, keyring, "cli")
         self.audit: AuditLog = self._audit
 
-    def __enter__(self) -> "_Keys":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,4 +134,6 @@ def _describe(record: ApiKey) -> dict[str, str | None]:
 
 
 def _time(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
+    return (
+        None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
+    )

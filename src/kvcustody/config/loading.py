@@ -8,6 +8,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from kvcustody.config.places import Location, Places, dotted
 from kvcustody.config.settings import BASE_DIRECTORY, Settings
 from kvcustody.errors import ConfigurationError
 
@@ -16,8 +17,6 @@ CONFIG_ENV = "KVCUSTODY_CONFIG"
 
 # A configuration is a page long; more is a mistake (or a YAML bomb).
 _LARGEST_FILE_BYTES = 1 << 20
-
-_Location = tuple[int | str, ...]
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,10 +62,12 @@ def load_settings(path: Path | None = None) -> Settings:
         raise ConfigurationError(f"not valid YAML: {error}".splitlines()[0], path) from None
     if not isinstance(data, dict):
         raise ConfigurationError("expected fields such as 'version: 1'; see `kvcustody init`", path)
+    places = Places(path, lines)
     try:
-        return Settings.model_validate(data, context={BASE_DIRECTORY: path.parent})
+        settings = Settings.model_validate(data, context={BASE_DIRECTORY: path.parent})
     except ValidationError as error:
-        raise _explain(error.errors()[0], path, lines) from None
+        raise _explain(error.errors()[0], places) from None
+    return settings.read_from(places)
 
 
 def _read(path: Path) -> str:
@@ -82,16 +83,16 @@ def _read(path: Path) -> str:
         raise ConfigurationError(f"can't be read: {error.strerror}", path) from None
 
 
-def _line_numbers(node: yaml.Node | None, file: Path) -> dict[_Location, int]:
+def _line_numbers(node: yaml.Node | None, file: Path) -> dict[Location, int]:
     """1-based line of every key and list item below `node`, by its location.
 
     Raises:
         ConfigurationError: a mapping holds the same key twice.
 
     """
-    lines: dict[_Location, int] = {}
+    lines: dict[Location, int] = {}
 
-    def walk(node: yaml.Node, location: _Location) -> None:
+    def walk(node: yaml.Node, location: Location) -> None:
         lines.setdefault(location, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
@@ -101,7 +102,7 @@ def _line_numbers(node: yaml.Node | None, file: Path) -> dict[_Location, int]:
                         f"written twice (first on line {lines[below]}); keep one",
                         file,
                         key.start_mark.line + 1,
-                        _dotted(below),
+                        dotted(below),
                     )
                 lines[below] = key.start_mark.line + 1
                 walk(value, below)
@@ -114,13 +115,12 @@ def _line_numbers(node: yaml.Node | None, file: Path) -> dict[_Location, int]:
     return lines
 
 
-def _explain(detail: ErrorDetails, path: Path, lines: dict[_Location, int]) -> ConfigurationError:
+def _explain(detail: ErrorDetails, places: Places) -> ConfigurationError:
     # A dictionary's key is reported as (..., key, "[key]"); the key itself is the place.
-    location: _Location = tuple(part for part in detail["loc"] if part != "[key]")
-    known = location
-    while known and known not in lines:
-        known = known[:-1]
-    return ConfigurationError(_remedy(detail), path, lines.get(known, 1), _dotted(location) or None)
+    location: Location = tuple(part for part in detail["loc"] if part != "[key]")
+    return ConfigurationError(
+        _remedy(detail), places.file, places.line(location), dotted(location) or None
+    )
 
 
 def _remedy(detail: ErrorDetails) -> str:
@@ -137,10 +137,3 @@ def _remedy(detail: ErrorDetails) -> str:
     if kind in {"model_type", "dict_type", "model_attributes_type"}:
         return "expected indented fields below this one"
     return f"{message[0].lower()}{message[1:]}"
-
-
-def _dotted(location: _Location) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text

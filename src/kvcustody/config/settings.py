@@ -7,11 +7,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     ValidationInfo,
     model_validator,
 )
 
+from kvcustody.config.places import Places
 from kvcustody.config.values import ByteSize, Duration, Fraction
 
 BASE_DIRECTORY = "base_directory"
@@ -114,12 +116,7 @@ class FailureSettings(_Section):
 
 
 class Settings(_Section):
-    """All of custody.yaml.
-
-    Args:
-        file: where it was read from; not a field of the file itself.
-
-    """
+    """All of custody.yaml."""
 
     version: Literal[1]
     deployment: Name
@@ -135,6 +132,17 @@ class Settings(_Section):
     authorization: AuthorizationSettings
     audit: AuditSettings
     failure: FailureSettings = FailureSettings()
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    @property
+    def places(self) -> Places:
+        """Where the fields stand."""
+        return self._places
+
+    def read_from(self, places: Places) -> Self:
+        """These settings, with their places."""
+        self._places = places
+        return self
 
     @property
     def registry_url(self) -> str:

@@ -62,7 +62,7 @@ def ask(url: str, api_key: str, prompt: str) -> Answer:
         response.raise_for_status()
         for line in response.iter_lines():
             payload = line.removeprefix("data: ")
-            if payload == line or payload == "[DONE]":
+            if payload in {line, "[DONE]"}:
                 continue
             chunk = json.loads(payload)
             usage = chunk.get("usage") or usage

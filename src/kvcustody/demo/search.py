@@ -1,6 +1,5 @@
 """Search tier files for plaintext: the host tier's KV bytes, and words that must not be there."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ def read_host_memory(processes: Iterable[int]) -> bytes:
     for process in processes:
         for descriptor in _descriptors(process):
             try:
-                if "vllm_offload_" in os.readlink(descriptor):
+                if "vllm_offload_" in str(descriptor.readlink()):
                     return descriptor.read_bytes()
             except OSError:
                 continue  # closed meanwhile, or not ours to read

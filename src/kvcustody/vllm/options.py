@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import vllm
 from vllm.config import VllmConfig
 from vllm.v1.kv_offload.config import OffloadingConfig
 
-import vllm
 from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.namespace import fingerprint_model

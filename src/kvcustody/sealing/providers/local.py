@@ -86,40 +86,32 @@ def _read_key_file(path: Path) -> bytes:
         raise ConfigurationError(
             "no such key file; restore it, or `kvcustody init` a new deployment",
             path,
-            field="keys.path",
         ) from None
     except OSError as error:
-        raise ConfigurationError(
-            f"the key file can't be read: {error.strerror}", path, field="keys.path"
-        ) from None
+        raise ConfigurationError(f"the key file can't be read: {error.strerror}", path) from None
     with os.fdopen(descriptor, "rb") as file:
         _check_private(os.fstat(file.fileno()), path)
         content = file.read(_LARGEST_FILE_BYTES)
     lines = content.decode("ascii", errors="replace").split("\n")
     if lines[:1] != [_FIRST_LINE]:
-        raise ConfigurationError("not a kvcustody key file", path, field="keys.path")
+        raise ConfigurationError("not a kvcustody key file", path)
     try:
         key = base64.b64decode(lines[1], validate=True)
     except (binascii.Error, IndexError):
         key = b""
     if len(key) != _KEY_BYTES:
-        raise ConfigurationError(
-            "the key file is damaged; restore it from a backup", path, field="keys.path"
-        )
+        raise ConfigurationError("the key file is damaged; restore it from a backup", path)
     return key
 
 
 def _check_private(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigurationError("not a regular file", path, field="keys.path")
+        raise ConfigurationError("not a regular file", path)
     if status.st_mode & 0o077:
         raise ConfigurationError(
             f"open to group or others (mode {stat.S_IMODE(status.st_mode):04o}); "
             "run chmod 600 on it",
             path,
-            field="keys.path",
         )
     if status.st_uid not in {os.geteuid(), 0}:
-        raise ConfigurationError(
-            "owned by another user; chown it to the user that runs vLLM", path, field="keys.path"
-        )
+        raise ConfigurationError("owned by another user; chown it to the user that runs vLLM", path)

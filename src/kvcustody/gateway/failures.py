@@ -1,0 +1,51 @@
+"""Failed authentications, one audit event a client and interval: a flood must not fill the disk."""
+
+from collections.abc import Callable
+
+from kvcustody.audit import AuditLog
+
+_INTERVAL_SECONDS = 10.0
+_MOST_CLIENTS = 1024
+
+
+class FailureReports:
+    """Reports failed authentications.
+
+    Args:
+        audit: told of them.
+        clock: seconds, monotonic.
+
+    """
+
+    def __init__(self, audit: AuditLog, clock: Callable[[], float]) -> None:
+        self._audit = audit
+        self._clock = clock
+        self._recent: dict[str, tuple[float, int]] = {}
+
+    def report(self, client: str, reason: str, key_id: str | None) -> None:
+        """Report a failure, or count it if its client had one reported a moment ago.
+
+        Args:
+            client: network address.
+            reason: `no-key` or `invalid-key`.
+            key_id: public id of the key that was presented, if it has one.
+
+        """
+        now = self._clock()
+        reported, suppressed = self._recent.get(client, (float("-inf"), 0))
+        if now - reported < _INTERVAL_SECONDS:
+            self._recent[client] = (reported, suppressed + 1)
+            return
+        if len(self._recent) >= _MOST_CLIENTS:
+            self._recent.pop(next(iter(self._recent)))
+        self._recent.pop(client, None)  # re-inserted as the newest
+        self._recent[client] = (now, 0)
+        self._audit.record(
+            "auth.failed",
+            action="authenticate",
+            outcome="denied",
+            reason=reason,
+            client=client,
+            key_id=key_id,
+            suppressed=suppressed,
+        )
