@@ -4,6 +4,8 @@ A field that the catalogue does not know is not written: a prompt, token or key 
 trail by an oversight, only by a change of this file.
 """
 
+import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,3 +90,7 @@ def event_schema() -> dict[str, Any]:
             for name, fields in EVENTS.items()
         ],
     }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(event_schema(), indent=2) + "\n")

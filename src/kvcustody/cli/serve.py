@@ -39,7 +39,7 @@ def serve(
                 f"{argument.split('=')[0]} is set by custody.yaml; leave it out"
             )
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model),
+        *(sys.executable, "-m", "kvcustody.vllm.command", "serve", model),
         *("--kv-transfer-config", json.dumps(connector_config(file))),
         *("--middleware", _MIDDLEWARE),
         # Callers see how much was reused.

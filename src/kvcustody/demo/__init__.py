@@ -1,0 +1,1 @@
+"""The guided demo of the main job, and the small models it serves."""
