@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kvcustody.audit.chain import canonical, digest, first_link, sign_checkpoint
 from kvcustody.audit.events import CHECKPOINT, COMMON_FIELDS, EVENTS, GAP, INVALID
 from kvcustody.errors import ConfigurationError
+from kvcustody.private_folders import make_private_folder
 
 # About 20 MB of events; a healthy writer holds a handful.
 _MOST_WAITING: Final = 65_536
@@ -293,7 +294,7 @@ def _create_segment(directory: Path, kind: str, now: float) -> tuple[str, int]:
     stream = f"{kind}-{day}-{secrets.token_hex(4)}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(directory)
         return stream, os.open(directory / f"{stream}.jsonl", flags, 0o600)
     except OSError as error:
         raise ConfigurationError(

@@ -12,6 +12,7 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore, MintedKey
 from kvcustody.policy import BUILT_IN_MODEL
+from kvcustody.private_folders import make_private_folder
 from kvcustody.sealing.providers import create_key_file
 from kvcustody.wiring import open_audit, open_keyring
 
@@ -95,7 +96,7 @@ def _write_files(config: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for folder in _FOLDERS:
-            (root / folder).mkdir(mode=0o700, exist_ok=True)
+            make_private_folder(root / folder)
         for path, text in contents.items():
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)

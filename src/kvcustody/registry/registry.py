@@ -12,6 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from kvcustody.errors import ConfigurationError, UnavailableError
+from kvcustody.private_folders import make_private_folder
 from kvcustody.registry.schema import SCHEMA_VERSION, metadata, schema_version
 
 # A request waits for the registry only on a principal's first use; then recompute is cheaper.
@@ -98,7 +99,7 @@ def open_registry(url: str) -> Registry:
 def _create_private(path: Path) -> None:
     """Create the database file 0600 in a folder 0700, before SQLite would choose looser modes."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigurationError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvcustody.errors import ConfigurationError, StoreError
 from kvcustody.namespace.namespace import BLOCK_NAME_BYTES, NAMESPACE_ID_BYTES
+from kvcustody.private_folders import make_private_folder
 from kvcustody.stores.base import Address
 
 SUFFIX = ".kvb"
@@ -49,7 +50,7 @@ class FilesystemStore:
             try:
                 temporary.replace(path)
             except FileNotFoundError:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private_folder(path.parent)
                 temporary.replace(path)
         except OSError as error:
             with suppress(OSError):
@@ -121,13 +122,13 @@ class FilesystemStore:
 
 def _prepare(root: Path, incoming: Path) -> None:
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(root)
         status = root.stat()
         if status.st_uid not in {os.geteuid(), 0}:
             raise ConfigurationError("owned by another user; choose a folder of your own", root)
         if status.st_mode & 0o022:
             raise ConfigurationError("others may write to it; run chmod 700 on it", root)
-        incoming.mkdir(mode=0o700, exist_ok=True)
+        make_private_folder(incoming)
         probe = incoming / f"probe-{os.getpid()}-{os.urandom(8).hex()}"
         _write(probe, memoryview(b"probe"))
         probe.unlink()
