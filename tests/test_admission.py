@@ -1,0 +1,178 @@
+"""Admission, wired as in an engine: what each request may do, and that the audit says why not."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcustody.admission import Grant, Refusal, RefusalReason, salt_source
+from kvcustody.audit import AuditWriter, read_events
+from kvcustody.cli.init import init_deployment
+from kvcustody.config import load_settings
+from kvcustody.errors import UnavailableError
+from kvcustody.identity.assertion import AssertionFailure, AssertionSigner
+from kvcustody.identity.principal import Principal
+from kvcustody.sealing import Keyring, ServiceKey
+from kvcustody.sealing.format import OpenFailure
+from kvcustody.wiring import EngineCustody, build_engine, open_keyring
+
+pytestmark = pytest.mark.unit
+
+RID = "ab" * 16
+ACME = Principal("acme", "chat")
+
+
+class Site:
+    """A deployment of `kvcustody init`, with one more tenant that no rule allows anything."""
+
+    def __init__(self, directory: Path) -> None:
+        config = directory / "custody.yaml"
+        init_deployment(config)
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace("tenants:\n", "tenants:\n  initech: {scope: tenant}\n"))
+        self.settings = load_settings(config)
+        registry, keyring = open_keyring(self.settings)
+        self.signer = AssertionSigner(keyring.service_key(ServiceKey.ASSERTION), "local", 60.0)
+        self.salt: Callable[[Principal], str] = salt_source(
+            self.settings.tenants, "local", keyring.service_key(ServiceKey.CACHE_SALT)
+        )
+        registry.close()
+        self.engine: EngineCustody = self.start()
+
+    def start(self, layout: str = "00" * 32, revision: str = "r1") -> EngineCustody:
+        return build_engine(self.settings, model_revision=revision, layout=layout, block_bytes=4096)
+
+    def admit(
+        self, who: Principal, *, uses_lora: bool = False, engine: EngineCustody | None = None
+    ) -> Grant | Refusal:
+        salt = self.salt(who) if who.tenant in self.settings.tenants else "salt"
+        assertion = self.signer.sign(who, request_id=RID, salt=salt)
+        return (engine or self.engine).admission.admit(
+            {"kvcustody": assertion},
+            engine_request_id=f"chatcmpl-{RID}-0011",
+            cache_salt=salt,
+            uses_lora=uses_lora,
+        )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        self.engine.close()
+        found = read_events(self.settings.audit.path)
+        return [event for event in found if event["event"] == name]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.engine.close()
+
+
+def granted(outcome: Grant | Refusal) -> Grant:
+    assert isinstance(outcome, Grant), outcome
+    return outcome
+
+
+def test_an_allowed_tenant_is_admitted_to_every_tier_and_the_audit_says_by_which_rule(
+    site: Site,
+) -> None:
+    grant = granted(site.admit(ACME))
+    assert grant.principal == ACME
+    assert all(grant.may_store(tier) and grant.may_load(tier) for tier in ("host", "disk"))
+    assert not grant.may_load("another")
+    (admitted,) = site.events("request.admitted")
+    assert admitted["request_id"] == RID
+    assert admitted["tiers"]["disk"] == {"store": "allow", "load": "allow"}
+    assert admitted["rules"]
+    assert admitted["policy_version"]
+
+
+def test_a_tenant_keeps_its_namespace_over_a_restart_and_no_other_has_it(site: Site) -> None:
+    first = granted(site.admit(ACME)).keys
+    other = granted(site.admit(Principal("globex", "chat"))).keys
+    site.engine.close()
+    site.engine = site.start()
+    again = granted(site.admit(ACME)).keys
+    assert again.identifier == first.identifier != other.identifier
+    assert again.naming_key == first.naming_key != other.naming_key
+
+
+@pytest.mark.parametrize(("layout", "revision"), [("11" * 32, "r1"), ("00" * 32, "r2")])
+def test_another_layout_or_model_revision_is_another_namespace(
+    site: Site, layout: str, revision: str
+) -> None:
+    first = granted(site.admit(ACME)).keys
+    other_engine = site.start(layout, revision)
+    other = granted(site.admit(ACME, engine=other_engine)).keys
+    other_engine.close()
+    assert other.identifier != first.identifier
+    assert other.naming_key != first.naming_key
+    assert other.current.key_id != first.current.key_id
+
+
+def test_a_denied_tenant_is_refused_but_may_read_its_own_gpu_cache(site: Site) -> None:
+    outcome = site.admit(Principal("initech", "chat"))
+    assert outcome == Refusal(RefusalReason.POLICY_DENIED, isolated=True)
+    (event,) = site.events("request.ungoverned")
+    assert (event["tenant"], event["reason"]) == ("initech", "policy-denied")
+
+
+def test_an_unidentified_request_may_not_even_read_the_gpu_cache(site: Site) -> None:
+    for parameters in (None, {}, {"kvcustody": "x"}, "text", 7, ["kvcustody"]):
+        outcome = site.engine.admission.admit(
+            parameters, engine_request_id=RID, cache_salt=site.salt(ACME), uses_lora=False
+        )
+        assert isinstance(outcome, Refusal)
+        assert not outcome.isolated
+        assert outcome.reason in {AssertionFailure.MISSING, AssertionFailure.FORGED}
+    granted(site.admit(ACME))
+
+
+def test_an_unknown_tenant_is_refused(site: Site) -> None:
+    outcome = site.admit(Principal("umbrella", "chat"))
+    assert outcome == Refusal(RefusalReason.UNKNOWN_TENANT, isolated=False)
+
+
+def test_a_lora_request_gets_no_custody_yet(site: Site) -> None:
+    outcome = site.admit(ACME, uses_lora=True)
+    assert outcome == Refusal(RefusalReason.LORA_UNSUPPORTED, isolated=True)
+
+
+def test_while_the_audit_can_not_be_written_nothing_is_offloaded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(AuditWriter, "accepting", property(lambda _self: False))
+        outcome = site.admit(ACME)
+    assert outcome == Refusal(RefusalReason.AUDIT_UNAVAILABLE, isolated=True)
+    granted(site.admit(ACME))
+
+
+def test_without_keys_nothing_is_offloaded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_arguments: object) -> None:
+        raise UnavailableError("the registry is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keyring, "namespace_keys", unavailable)
+        outcome = site.admit(ACME)
+    assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Keyring, "namespace_keys", lambda *_: OpenFailure.KEY_DESTROYED)
+        outcome = site.admit(ACME)
+    assert outcome == Refusal(RefusalReason.KEY_DESTROYED, isolated=True)
+    granted(site.admit(ACME))
+
+
+def test_a_new_namespaces_key_is_audited_once(site: Site) -> None:
+    grant = granted(site.admit(ACME))
+    granted(site.admit(ACME))
+    (created,) = site.events("key.created")
+    assert created["namespace"] == grant.keys.identifier.hex()
+
+
+def test_no_representation_of_a_grant_shows_a_key(site: Site) -> None:
+    grant = granted(site.admit(ACME))
+    shown = repr(grant)
+    for secret in (grant.keys.naming_key, grant.keys.current.secret):
+        assert secret.hex() not in shown
+        assert repr(secret)[2:-1] not in shown

@@ -1,0 +1,32 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from kvcustody.private_folders import make_private_folder
+
+pytestmark = pytest.mark.unit
+
+
+def test_every_folder_that_is_made_is_the_owners_only(tmp_path: Path) -> None:
+    previous = os.umask(0)
+    try:
+        make_private_folder(tmp_path / "a" / "b" / "c")
+    finally:
+        os.umask(previous)
+    for folder in ("a", "a/b", "a/b/c"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir(mode=0o750)
+    make_private_folder(tmp_path / "a")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o750
+
+
+def test_something_else_in_its_place_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for path in ("file", "file/below", "dangling", "dangling/below"):
+        with pytest.raises(OSError):  # noqa: PT011 - which one is the kernel's choice
+            make_private_folder(tmp_path / path)
