@@ -8,8 +8,8 @@ import pytest
 
 from kvcustody.admission import Grant, Refusal, RefusalReason, salt_source
 from kvcustody.audit import AuditWriter, read_events
-from kvcustody.cli.init import init_deployment
 from kvcustody.config import load_settings
+from kvcustody.deployment import init_deployment
 from kvcustody.errors import UnavailableError
 from kvcustody.identity.assertion import AssertionFailure, AssertionSigner
 from kvcustody.identity.principal import Principal

@@ -131,6 +131,9 @@ def test_a_token_for_an_unknown_tenant_or_with_an_odd_life_is_refused(
     )
     error = one_line(run("token", "mint", "--tenant", "acme", "--expires", "soon", "-c", config))
     assert "--expires: " in error
+    for option, value in (("--workload", "a/b"), ("--workload", "*"), ("--subject", "a\nb")):
+        error = one_line(run("token", "mint", "--tenant", "acme", option, value, "-c", config))
+        assert f"{option}: " in error
 
 
 def test_audit_verify_finds_a_changed_record_and_exits_1(config: Path, run: Run) -> None:

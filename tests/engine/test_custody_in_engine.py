@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 
 from kvcustody.audit import read_events
-from kvcustody.cli.init import init_deployment
 from kvcustody.config import load_settings
 from kvcustody.demo.model import build_model
+from kvcustody.deployment import init_deployment
 from kvcustody.identity.assertion import AssertionSigner
 from kvcustody.identity.principal import Principal
 from kvcustody.sealing import ServiceKey
 from kvcustody.stores.filesystem import SUFFIX
 from kvcustody.wiring import build_gateway, open_keyring
-from vllm import LLM, SamplingParams
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from kvcustody.audit import VerificationReport, read_events, verify_directory
-from kvcustody.cli.init import init_deployment
 from kvcustody.config import Settings, load_settings
 from kvcustody.demo.client import Answer, ask
 from kvcustody.demo.model import build_model
 from kvcustody.demo.search import SearchResult, read_host_memory, search_plaintext
 from kvcustody.demo.server import Server, running_server, shared_memory_regions
+from kvcustody.deployment import init_deployment
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.stores.filesystem import SUFFIX

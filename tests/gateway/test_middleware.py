@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from kvcustody.audit import read_events
-from kvcustody.cli.init import init_deployment
 from kvcustody.config import load_settings
+from kvcustody.deployment import init_deployment
 from kvcustody.gateway import CustodyGateway
 from kvcustody.gateway.replies import Receive, Scope, Send
 from kvcustody.gateway.services import GatewayServices

@@ -1,26 +1,12 @@
 """`kvcustody init`: a working deployment below one folder."""
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvcustody.cli.common import JsonOption, console, print_json
-from kvcustody.config import load_settings
-from kvcustody.errors import ConfigurationError
-from kvcustody.identity.principal import Principal
-from kvcustody.identity.tokens import KeyStore, MintedKey
-from kvcustody.policy import BUILT_IN_MODEL
-from kvcustody.private_folders import make_private_folder
-from kvcustody.sealing.providers import create_key_file
-from kvcustody.wiring import open_audit, open_keyring
-
-SAMPLE_TENANTS = ("acme", "globex")
-SAMPLE_WORKLOAD = "default"
-
-_TEMPLATES = files("kvcustody.cli") / "templates"
-_FOLDERS = ("keys", "policies", "state", "tier", "audit")
+from kvcustody.deployment import init_deployment
 
 
 def init(
@@ -48,58 +34,3 @@ def init(
     for key in keys:
         console.print(f"  {key['tenant']:<8} {key['key']}")
     console.print(f"\nNext: kvcustody serve MODEL --config {config}", soft_wrap=True)
-
-
-def init_deployment(config: Path) -> list[MintedKey]:
-    """Write a deployment below the folder of `config`, and mint a key for each sample tenant.
-
-    Raises:
-        ConfigurationError: a file exists already or can't be written; nothing is overwritten.
-
-    """
-    _write_files(config)
-    settings = load_settings(config)
-    registry, keyring = open_keyring(settings)
-    audit = open_audit(settings, keyring, "cli")
-    try:
-        store = KeyStore(registry)
-        minted = [
-            store.mint(Principal(tenant, SAMPLE_WORKLOAD), expires=None)
-            for tenant in SAMPLE_TENANTS
-        ]
-        for key in minted:
-            audit.record(
-                "token.minted",
-                tenant=key.record.principal.tenant,
-                workload=key.record.principal.workload,
-                action="mint",
-                outcome="ok",
-                key_id=key.record.id,
-            )
-    finally:
-        audit.close()
-        registry.close()
-    return minted
-
-
-def _write_files(config: Path) -> None:
-    root = config.parent
-    contents = {
-        config: (_TEMPLATES / "custody.yaml").read_text(encoding="utf-8"),
-        root / "policies" / "policy.csv": (_TEMPLATES / "policy.csv").read_text(encoding="utf-8"),
-        root / "policies" / "model.conf": BUILT_IN_MODEL,
-    }
-    key_file = root / "keys" / "root.key"
-    for path in (*contents, key_file):
-        if path.exists():
-            raise ConfigurationError("exists already; nothing was overwritten", path)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for folder in _FOLDERS:
-            make_private_folder(root / folder)
-        for path, text in contents.items():
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-    except OSError as error:
-        raise ConfigurationError(f"can't be written: {error.strerror}", root) from None
-    create_key_file(key_file)

@@ -9,11 +9,13 @@ import typer
 from kvcustody.audit import AuditLog
 from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json, print_table
 from kvcustody.config import Settings, load_settings
-from kvcustody.config.values import parse_duration
+from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import ApiKey, KeyStore
 from kvcustody.wiring import open_audit, open_keyring
+
+_LONGEST_SUBJECT = 256
 
 app = typer.Typer(help="API keys for the gateway.", no_args_is_help=True)
 
@@ -36,6 +38,11 @@ def mint(
             f"unknown tenant '{tenant}'; custody.yaml has {', '.join(settings.tenants)}",
             field="--tenant",
         )
+    for field, name in (("--tenant", tenant), ("--workload", workload)):
+        if not is_name(name):
+            raise ConfigurationError(f"'{name}' is no name; {NAME_FORM}", field=field)
+    if subject is not None and not (0 < len(subject) <= _LONGEST_SUBJECT and subject.isprintable()):
+        raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
     try:
         end = None if expires is None else time.time() + parse_duration(expires)
     except ValueError as error:

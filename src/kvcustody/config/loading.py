@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from kvcustody.config.places import Location, Places, dotted
 from kvcustody.config.settings import BASE_DIRECTORY, Settings
+from kvcustody.config.values import NAME_FORM
 from kvcustody.errors import ConfigurationError
 
 CONFIG_ENV = "KVCUSTODY_CONFIG"
@@ -58,8 +59,11 @@ def load_settings(path: Path | None = None) -> Settings:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise ConfigurationError(f"not valid YAML: {error.problem}", path, line) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # A ValueError: what looks like a date or a number to YAML, but is none (2024-13-45).
         raise ConfigurationError(f"not valid YAML: {error}".splitlines()[0], path) from None
+    except RecursionError:
+        raise ConfigurationError("nested too deeply; this is not a custody.yaml", path) from None
     if not isinstance(data, dict):
         raise ConfigurationError("expected fields such as 'version: 1'; see `kvcustody init`", path)
     places = Places(path, lines)
@@ -67,6 +71,14 @@ def load_settings(path: Path | None = None) -> Settings:
         settings = Settings.model_validate(data, context={BASE_DIRECTORY: path.parent})
     except ValidationError as error:
         raise _explain(error.errors()[0], places) from None
+    if (unknown := settings.unknown_tenant()) is not None:
+        field = ("identity", "anonymous")
+        raise ConfigurationError(
+            f"unknown tenant '{unknown}'; write deny or one of the tenants",
+            path,
+            places.line(field),
+            dotted(field),
+        )
     return settings.read_from(places)
 
 
@@ -132,8 +144,10 @@ def _remedy(detail: ErrorDetails) -> str:
         return "required field is missing; add it"
     if kind == "value_error":
         return message.removeprefix("Value error, ")
+    if kind == "is_instance_of":
+        return "write the path of a file or folder, below a home folder that exists"
     if kind == "string_pattern_mismatch":
-        return "use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        return NAME_FORM
     if kind in {"model_type", "dict_type", "model_attributes_type"}:
         return "expected indented fields below this one"
     return f"{message[0].lower()}{message[1:]}"

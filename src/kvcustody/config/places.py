@@ -26,7 +26,9 @@ class Places:
     def line(self, location: Location) -> int:
         """The line of a location, or of the nearest one around it."""
         while location and location not in self.lines:
-            location = location[:-1]
+            # A key that is a number in YAML stands among the lines as text.
+            as_text = (*location[:-1], str(location[-1]))
+            location = as_text if as_text in self.lines else location[:-1]
         return self.lines.get(location, 1)
 
     @contextmanager
@@ -56,4 +58,5 @@ def dotted(location: Location) -> str:
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+    # A key may hold a line break or a terminal's control characters.
+    return text if text.isprintable() else repr(text)

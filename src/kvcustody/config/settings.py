@@ -10,18 +10,17 @@ from pydantic import (
     PrivateAttr,
     StringConstraints,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
 from kvcustody.config.places import Places
-from kvcustody.config.values import ByteSize, Duration, Fraction
+from kvcustody.config.values import NAME_PATTERN, ByteSize, Duration, Fraction
 
 BASE_DIRECTORY = "base_directory"
 """Key in the validation context: the folder that relative paths start from."""
 
-# Names reach folder names, policy rules, log lines and terminals, so they stay plain ASCII: no
-# separators, no control characters, no look-alikes.
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", strict=True)]
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$", strict=True)]
 
 
 class _Section(BaseModel):
@@ -39,8 +38,17 @@ class _Section(BaseModel):
         resolved = dict(data)
         for name, field in cls.model_fields.items():
             if field.annotation in (Path, Path | None) and isinstance(data.get(name), str):
-                resolved[name] = Path(base) / Path(data[name]).expanduser()
+                resolved[name] = _resolve(base, data[name])
         return resolved
+
+
+def _resolve(base: Path, text: str) -> Path | str:
+    if not text or "\0" in text:
+        return text  # which is no path, and refused as such
+    try:
+        return base / Path(text).expanduser()
+    except RuntimeError:
+        return text  # ~ of a user that is not known here
 
 
 class OwnerSettings(_Section):
@@ -149,16 +157,17 @@ class Settings(_Section):
         """SQLAlchemy URL of the registry; a SQLite file below `state` unless configured."""
         return self.registry or f"sqlite:///{self.state / 'registry.sqlite'}"
 
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        names = [tier.name for tier in self.tiers]
+    @field_validator("tiers")
+    @classmethod
+    def _check_tiers(cls, tiers: list[TierSettings]) -> list[TierSettings]:
+        names = [tier.name for tier in tiers]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two tiers are named '{min(repeated)}'; give each its own name")
         if "host" in names:
             raise ValueError("'host' names the host-memory tier; choose another name for this tier")
-        if self.identity.anonymous not in {"deny", *self.tenants}:
-            raise ValueError(
-                f"identity.anonymous names the unknown tenant '{self.identity.anonymous}'; "
-                "write deny or one of the tenants"
-            )
-        return self
+        return tiers
+
+    def unknown_tenant(self) -> str | None:
+        """The tenant that `identity.anonymous` names and `tenants` lacks, if any."""
+        anonymous = self.identity.anonymous
+        return None if anonymous in {"deny", *self.tenants} else anonymous

@@ -1,9 +1,14 @@
-"""Durations and sizes as people write them: `60s`, `7d`, `8GiB`."""
+"""Names, durations and sizes as people write them: `acme`, `60s`, `8GiB`."""
 
 import re
 from typing import Annotated
 
 from pydantic import BeforeValidator
+
+# Names reach folder names, policy rules, log lines and terminals, so they stay plain ASCII: no
+# separators, no control characters, no look-alikes.
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+NAME_FORM = "use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {
@@ -18,10 +23,17 @@ _BYTES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+# More than any machine has; beyond it, floating point loses bytes and in the end overflows.
+_LARGEST_BYTES = 2**60
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 # Longer lives have no use here and would overflow a block's millisecond timestamps' sense.
 _LONGEST_SECONDS = 10 * 365 * 86400.0
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may name a tenant, workload or tier; see `NAME_FORM`."""
+    return re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def parse_duration(value: object) -> float:
@@ -51,10 +63,10 @@ def parse_bytes(value: object) -> int:
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in _BYTES:
         raise ValueError("write a size with its unit, such as 512MiB or 8GiB")
-    size = int(float(match[1]) * _BYTES[match[2]])
-    if size <= 0:
-        raise ValueError("a size must be larger than zero")
-    return size
+    size = float(match[1]) * _BYTES[match[2]]
+    if not 1 <= size <= _LARGEST_BYTES:
+        raise ValueError("a size must be larger than zero and at most an exbibyte (1048576TiB)")
+    return int(size)
 
 
 def parse_fraction(value: object) -> float:

@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 
 from kvcustody.audit import read_events, verify_directory
-from kvcustody.cli.init import init_deployment
 from kvcustody.config import Settings, load_settings
 from kvcustody.demo.client import Answer, ask
 from kvcustody.demo.report import Check, DemoReport
 from kvcustody.demo.search import read_host_memory, search_plaintext
 from kvcustody.demo.server import Server, running_server, shared_memory_regions
+from kvcustody.deployment import init_deployment
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore

@@ -28,7 +28,15 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
 }
-_FLAGS = ("--enforce-eager", "--max-model-len", "4096", "--served-model-name", "demo")
+_FLAGS = (
+    "--enforce-eager",
+    "--max-model-len",
+    "4096",
+    "--served-model-name",
+    "demo",
+    "--dtype",
+    "float32",
+)
 
 
 @dataclass(frozen=True)

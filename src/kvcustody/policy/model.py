@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +16,7 @@ from kvcustody.policy.decisions import Action, Decisions
 BUILT_IN_MODEL = files("kvcustody.policy").joinpath("model.conf").read_text(encoding="utf-8")
 """The Casbin model used unless custody.yaml names another."""
 
+_SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _EFFECTS = ("allow", "deny")
 _REQUEST_FIELDS = ["r_sub", "r_dom", "r_tier", "r_act"]
 _POLICY_FIELDS = ["p_sub", "p_dom", "p_tier", "p_act", "p_eft"]
@@ -91,20 +93,26 @@ def _parse(text: str, file: Path) -> Iterator[Rule]:
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
-        kind, *fields = (field.strip() for field in next(csv.reader([stripped])))
+        try:
+            kind, *fields = (field.strip() for field in next(csv.reader([stripped])))
+        except csv.Error as error:
+            raise ConfigurationError(f"not a line of CSV: {error}", file, number) from None
         yield Rule(kind, tuple(fields), file, number)
 
 
 def _check(rule: Rule, deployment: str, tiers: Sequence[str]) -> None:
     if rule.kind == "p":
         _check_length(rule, 5, "p, subject, deployment, tier, action, allow|deny")
-        _subject, domain, tier, action, effect = rule.fields
+        subject, domain, tier, action, effect = rule.fields
+        _check_subject(rule, subject)
         _check_known(rule, "action", action, [*Action, "*"])
         _check_known(rule, "effect", effect, _EFFECTS)
         _check_known(rule, "tier", tier, [*tiers, "*"])
         _check_known(rule, "deployment", domain, [deployment, "*"])
     elif rule.kind == "g":
         _check_length(rule, 3, "g, member, role, deployment")
+        for subject in rule.fields[:2]:
+            _check_subject(rule, subject)
         _check_known(rule, "deployment", rule.fields[2], [deployment])
     else:
         raise ConfigurationError(
@@ -115,6 +123,18 @@ def _check(rule: Rule, deployment: str, tiers: Sequence[str]) -> None:
 def _check_length(rule: Rule, expected: int, form: str) -> None:
     if len(rule.fields) != expected or not all(rule.fields):
         raise ConfigurationError(f"expected '{form}'", rule.file, rule.line)
+
+
+def _check_subject(rule: Rule, subject: str) -> None:
+    """Refuse a subject that nobody can be: a denial of it would deny nothing."""
+    if not _SUBJECT.fullmatch(subject):
+        raise ConfigurationError(
+            f"'{subject}' is no subject; write a role, a tenant or TENANT/WORKLOAD, without "
+            "quotes or *",
+            rule.file,
+            rule.line,
+            "subject",
+        )
 
 
 def _check_known(rule: Rule, field: str, value: str, known: Collection[str]) -> None:
@@ -129,6 +149,7 @@ def _compile(model_text: str, model: Path | None, rules: Sequence[Rule]) -> casb
         parsed = casbin.Enforcer.new_model(text=model_text)
         enforcer = casbin.Enforcer(parsed)
         fields = (parsed["r"]["r"].tokens, parsed["p"]["p"].tokens)
+        roles = (parsed["g"] or {}).get("g")
     except Exception as error:  # noqa: BLE001 - casbin raises whatever its parser stumbles over
         raise ConfigurationError(f"not a Casbin model: {error}".splitlines()[0], model) from None
     if fields != (_REQUEST_FIELDS, _POLICY_FIELDS):
@@ -136,6 +157,8 @@ def _compile(model_text: str, model: Path | None, rules: Sequence[Rule]) -> casb
             "the model must keep 'r = sub, dom, tier, act' and 'p = sub, dom, tier, act, eft'",
             model,
         )
+    if roles is None or roles.value.replace(" ", "") != "_,_,_":
+        raise ConfigurationError("the model must keep 'g = _, _, _'", model)
     for rule in rules:
         if rule.kind == "p":
             enforcer.add_named_policy("p", *rule.fields)

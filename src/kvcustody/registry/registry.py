@@ -77,7 +77,8 @@ def open_registry(url: str) -> Registry:
         raise ConfigurationError(
             "not a database URL; write sqlite:///PATH", field="registry"
         ) from None
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+    # An in-memory database would lose every key with the process.
+    if parsed.get_backend_name() != "sqlite" or parsed.database in {None, "", ":memory:"}:
         raise ConfigurationError("this version supports sqlite:///PATH", field="registry")
     path = Path(parsed.database)
     _create_private(path)
@@ -86,6 +87,9 @@ def open_registry(url: str) -> Registry:
     event.listen(engine, "begin", _begin)
     try:
         _migrate(engine)
+    except ConfigurationError:
+        engine.dispose()
+        raise
     except DBAPIError as error:
         engine.dispose()
         if isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig):

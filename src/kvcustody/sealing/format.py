@@ -29,9 +29,6 @@ _LAYOUT = struct.Struct(">4sHH16s16s32sQQQ32s32s32s")
 HEADER_BYTES = _LAYOUT.size
 OVERHEAD_BYTES = HEADER_BYTES + TAG_BYTES
 
-# AES-GCM's limit for one message under one nonce (NIST SP 800-38D, section 5.2.1.1).
-MAX_PLAINTEXT_BYTES = 2**36 - 32
-
 
 class OpenFailure(StrEnum):
     """Why a block can't be used, named after the check that failed. Any of them is a miss."""

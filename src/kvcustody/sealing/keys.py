@@ -136,22 +136,25 @@ class Keyring:
         if stored is None:
             stored = self._create(namespace, identifier)
         wrapped_naming_key, wrapped_data_keys = stored
-        if wrapped_naming_key is None or not wrapped_data_keys:
+        found: dict[bytes, DataKey | OpenFailure] = {}
+        current: DataKey | None = None
+        for key_id, wrapped in wrapped_data_keys.items():
+            if wrapped is None:
+                found[key_id] = OpenFailure.KEY_DESTROYED
+                continue
+            secret = self._provider.unwrap(wrapped, _data_context(identifier, key_id))
+            current = found[key_id] = DataKey(key_id, secret)
+        if wrapped_naming_key is None or current is None:
             return OpenFailure.KEY_DESTROYED
-        found = {
-            key_id: DataKey(
-                key_id, self._provider.unwrap(wrapped, _data_context(identifier, key_id))
-            )
-            for key_id, wrapped in wrapped_data_keys.items()
-        }
 
         def find(key_id: bytes) -> DataKey | OpenFailure:
-            return found.get(key_id, OpenFailure.KEY_DESTROYED)
+            # An epoch that is not known here may have begun in another engine meanwhile.
+            return found.get(key_id, OpenFailure.KEY_UNAVAILABLE)
 
         return NamespaceKeys(
             identifier,
             self._provider.unwrap(wrapped_naming_key, _naming_context(identifier)),
-            current=list(found.values())[-1],
+            current=current,
             find=find,
         )
 
@@ -191,8 +194,8 @@ class Keyring:
         return stored or (None, {})
 
 
-_StoredNamespace = tuple[bytes | None, dict[bytes, bytes]]
-"""A namespace's wrapped naming key and its wrapped data keys by id, oldest epoch first."""
+_StoredNamespace = tuple[bytes | None, dict[bytes, bytes | None]]
+"""A namespace's wrapped naming key and data keys, oldest epoch first; `None` once destroyed."""
 
 
 def _read_namespace(connection: Connection, identifier: str) -> _StoredNamespace | None:
@@ -203,7 +206,7 @@ def _read_namespace(connection: Connection, identifier: str) -> _StoredNamespace
         return None
     epochs = connection.execute(
         select(data_keys.c.id, data_keys.c.wrapped)
-        .where(data_keys.c.namespace == identifier, data_keys.c.wrapped.is_not(None))
+        .where(data_keys.c.namespace == identifier)
         .order_by(data_keys.c.epoch)
     )
     return row[0], {bytes.fromhex(key_id): wrapped for key_id, wrapped in epochs}

@@ -101,10 +101,8 @@ class FilesystemStore:
                 if namespace is None or not folder.is_dir(follow_symlinks=False):
                     continue
                 for shard in os.scandir(folder.path):
-                    for file in os.scandir(shard.path):
-                        name = _unhex(file.name.removesuffix(SUFFIX), BLOCK_NAME_BYTES)
-                        if name is not None and file.name.endswith(SUFFIX):
-                            yield Address(namespace, name)
+                    if shard.is_dir(follow_symlinks=False):
+                        yield from _blocks(namespace, shard.path)
         except OSError as error:
             raise StoreError(f"listing failed: {error.strerror}") from error
 
@@ -163,6 +161,13 @@ def _read(descriptor: int, buffer: memoryview) -> int:
             break
         total += count
     return total
+
+
+def _blocks(namespace: bytes, shard: str) -> Iterator[Address]:
+    for file in os.scandir(shard):
+        name = _unhex(file.name.removesuffix(SUFFIX), BLOCK_NAME_BYTES)
+        if name is not None and file.name.endswith(SUFFIX) and file.is_file(follow_symlinks=False):
+            yield Address(namespace, name)
 
 
 def _unhex(text: str, length: int) -> bytes | None:

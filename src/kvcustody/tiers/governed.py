@@ -200,10 +200,10 @@ class GovernedTier:
                 failure: OpenFailure | None = OpenFailure.KEY_UNAVAILABLE
                 try:
                     failure = self._open(job.grant, slot, buffer[:count])
-                    if failure is not None:
-                        self._reject(job.grant, slot, failure)
                 finally:
                     job.release(index, succeeded=failure is None)
+                if failure is not None:
+                    self._reject(job.grant, slot, failure)
         except StoreError as error:
             self._audit_block("blocks.dropped", job.grant, "load", blocks=1, why=str(error))
         finally:
@@ -224,9 +224,6 @@ class GovernedTier:
 
     def _reject(self, grant: Grant, slot: Slot, failure: OpenFailure) -> None:
         """Account for a block that failed a check, and remove it: it would fail again."""
-        if failure not in _KEPT_FAILURES:
-            with suppress(StoreError):
-                self._store.delete(slot.address)
         self._audit_block(
             "block.rejected",
             grant,
@@ -234,6 +231,10 @@ class GovernedTier:
             block=slot.address.name.hex(),
             check=failure.value,
         )
+        # The slot is released already: a store that hangs here holds up nobody.
+        if failure not in _KEPT_FAILURES:
+            with suppress(StoreError):
+                self._store.delete(slot.address)
 
     def _account_load(self, job: Job, outcome: JobOutcome) -> JobOutcome:
         failed = set(outcome.failed)

@@ -1,7 +1,6 @@
 """The root key as a file that only its owner may read."""
 
 import base64
-import binascii
 import os
 import stat
 from pathlib import Path
@@ -34,10 +33,14 @@ def create_key_file(path: Path) -> None:
         raise ConfigurationError("a key file exists already; it is kept", path) from None
     except OSError as error:
         raise ConfigurationError(f"can't be written: {error.strerror}", path) from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise ConfigurationError(f"can't be written: {error.strerror}", path) from None
 
 
 class LocalKeyProvider:
@@ -89,15 +92,20 @@ def _read_key_file(path: Path) -> bytes:
         ) from None
     except OSError as error:
         raise ConfigurationError(f"the key file can't be read: {error.strerror}", path) from None
-    with os.fdopen(descriptor, "rb") as file:
-        _check_private(os.fstat(file.fileno()), path)
-        content = file.read(_LARGEST_FILE_BYTES)
+    try:
+        # Checked first: Python makes no file object of a folder.
+        _check_private(os.fstat(descriptor), path)
+        content = os.read(descriptor, _LARGEST_FILE_BYTES)
+    except OSError as error:
+        raise ConfigurationError(f"the key file can't be read: {error.strerror}", path) from None
+    finally:
+        os.close(descriptor)
     lines = content.decode("ascii", errors="replace").split("\n")
     if lines[:1] != [_FIRST_LINE]:
         raise ConfigurationError("not a kvcustody key file", path)
     try:
         key = base64.b64decode(lines[1], validate=True)
-    except (binascii.Error, IndexError):
+    except (ValueError, IndexError):
         key = b""
     if len(key) != _KEY_BYTES:
         raise ConfigurationError("the key file is damaged; restore it from a backup", path)
