@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from kvcustody.registry.schema import SCHEMA_VERSION, metadata, schema_version
 
 # A request waits for the registry only on a principal's first use; then recompute is cheaper.
 _LOCK_WAIT_SECONDS = 2.0
+_RETRY_SECONDS = 0.02
 
 
 class Registry:
@@ -86,18 +88,36 @@ def open_registry(url: str) -> Registry:
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin)
     try:
-        _migrate(engine)
+        _migrate_when_free(engine)
     except ConfigurationError:
         engine.dispose()
         raise
     except DBAPIError as error:
         engine.dispose()
-        if isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig):
+        if _is_locked(error):
             raise UnavailableError(f"{path}: the registry is locked by another process") from None
         raise ConfigurationError(
             f"not a usable registry ({error.orig}); restore it from a backup", path
         ) from None
     return Registry(engine)
+
+
+def _migrate_when_free(engine: Engine) -> None:
+    """Wait for others that start at once: SQLite itself doesn't while one switches to its WAL."""
+    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    while True:
+        try:
+            _migrate(engine)
+        except DBAPIError as error:
+            if not _is_locked(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _is_locked(error: DBAPIError) -> bool:
+    return isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig)
 
 
 def _create_private(path: Path) -> None:
