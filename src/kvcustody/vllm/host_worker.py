@@ -6,7 +6,6 @@ does the same copies, at once and in order, so that the whole path runs on a lap
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from vllm.v1.kv_offload.base import (
@@ -18,12 +17,10 @@ from vllm.v1.kv_offload.base import (
     OffloadingWorker,
     TransferResult,
 )
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvcustody.errors import ConfigurationError
 from kvcustody.vllm.host_memory import WorkerRegion
-
-if TYPE_CHECKING:
-    from kvcustody.vllm.spec import CustodySpec
 
 
 class HostCopyWorker(OffloadingWorker):
@@ -50,7 +47,7 @@ class HostCopyWorker(OffloadingWorker):
         self._finished: list[TransferResult] = []
 
     @classmethod
-    def create(cls, spec: "CustodySpec", kv_caches: CanonicalKVCaches) -> "HostCopyWorker":
+    def create(cls, spec: TieringOffloadingSpec, kv_caches: CanonicalKVCaches) -> "HostCopyWorker":
         """A worker for the spec's layout.
 
         Raises:
