@@ -27,4 +27,4 @@ unit: setup ## the quick tests
 	$(BIN)/pytest -m unit $(PYTEST_FLAGS)
 
 clean: ## remove what setup, demo and tests made here
-	rm -rf .venv .setup.lock demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo-run .mypy_cache .ruff_cache .pytest_cache .hypothesis

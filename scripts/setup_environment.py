@@ -1,141 +1,190 @@
-"""Make .venv with pinned dependencies, for `make demo` and `make test`; needs only Python itself.
+"""Make `.venv`: torch, the packages of requirements/cpu.lock, and this project, editable.
 
-A second run finds that nothing has changed and does nothing. Exit codes: 0 ready; 2 this Python is
-too old; 3 a package could not be installed.
+Needs Python 3.11 or later and nothing else. Does nothing if `.venv` is up to date.
 """
 
-import contextlib
 import fcntl
 import hashlib
-import os
+import shutil
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
+PYTHON = ENVIRONMENT / "bin" / "python"
 LOCK = ROOT / "requirements" / "cpu.lock"
-STAMP = ENVIRONMENT / "kvcustody-environment"
+STAMP = ENVIRONMENT / "setup.stamp"
+
 TORCH = "2.13.0"
-# Where PyTorch itself publishes builds without CUDA; PyPI has none for Linux.
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
-OLDEST_PYTHON = (3, 11)
-LAST_LINES = 8
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# A closed network may swallow packets; then asking the index must not take minutes.
+PROBE = ("--timeout", "5", "--retries", "0")
+NOT_FOUND = "No matching distribution found"
+
+MINIMUM_PYTHON = (3, 11)
+ERROR_LINES = 5
+USAGE_ERROR = 2
+UNAVAILABLE = 3
 
 
 class SetupError(Exception):
-    """A step failed; the text says which, and how it ended."""
+    """The environment can't be made; the text is for a person."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What pip said.
+
+    Args:
+        ok: whether it succeeded.
+        output: standard output.
+        errors: standard error, without warnings.
+
+    """
+
+    ok: bool
+    output: str
+    errors: str
 
 
 def main() -> int:
-    """Make the environment unless it is there."""
-    if sys.version_info < OLDEST_PYTHON:
-        _say(f"Python {sys.version.split()[0]} is too old; 3.11 or newer is needed")
-        return 2
-    with _one_at_a_time():
-        wanted = _fingerprint()
-        if STAMP.is_file() and STAMP.read_text(encoding="utf-8") == wanted:
-            return 0
-        STAMP.unlink(missing_ok=True)
-        try:
-            _step("Making .venv", _make_environment)
-            _step(f"Installing PyTorch {TORCH}", _install_torch)
-            _step("Installing pinned packages", _install_lock)
-            _step("Installing kvcustody", _install_project)
-        except SetupError as error:
-            _say(str(error))
-            return 3
-        STAMP.write_text(wanted, encoding="utf-8")
+    """Bring the environment up to date; the exit code."""
+    if sys.version_info < MINIMUM_PYTHON:
+        _complain(f"Python {sys.version.split()[0]} is too old; use 3.11 or later")
+        return USAGE_ERROR
+    with Path(__file__).open("rb") as script:
+        # Two at once must not make the same environment; this file is there to be locked.
+        fcntl.flock(script, fcntl.LOCK_EX)
+        return _update()
+
+
+def _update() -> int:
+    started = time.monotonic()
+    # Another Python or other packages need a new environment, another pyproject.toml does not.
+    packages = _digest(sys.version, sys.base_prefix, str(ENVIRONMENT), LOCK.read_text("utf-8"))
+    everything = _digest(packages, *(path.read_text("utf-8") for path in _other_inputs()))
+    stamp = STAMP.read_text("utf-8").split() if STAMP.is_file() else []
+    if stamp == [packages, everything]:
+        return 0
+    try:
+        if stamp[:1] != [packages]:
+            _create_environment()
+            _install_torch()
+        _install_packages()
+        _install_project()
+        STAMP.write_text(f"{packages}\n{everything}\n", "utf-8")
+    except (SetupError, OSError) as error:
+        _complain(str(error))
+        return UNAVAILABLE
+    _say(f"{time.monotonic() - started:6.1f} s  .venv is ready")
     return 0
 
 
-def _fingerprint() -> str:
-    """What the environment was made from; another text means that it must be made again."""
-    digest = hashlib.sha256()
-    for file in (LOCK, ROOT / "pyproject.toml", Path(__file__)):
-        digest.update(file.read_bytes())
-    return f"{digest.hexdigest()} {sys.version} {ROOT}\n"
+def _other_inputs() -> tuple[Path, ...]:
+    return (ROOT / "pyproject.toml", Path(__file__))
 
 
-def _make_environment() -> str:
-    # An environment of another Python or folder can't be repaired.
-    venv.EnvBuilder(with_pip=True, clear=True).create(ENVIRONMENT)
-    return ""
+def _create_environment() -> None:
+    if ENVIRONMENT.exists() and not STAMP.is_file():
+        raise SetupError(f"{ENVIRONMENT} was not made by this script; move it away, then try again")
+    with _step(f"making .venv with Python {sys.version.split()[0]}"):
+        if ENVIRONMENT.exists():
+            shutil.rmtree(ENVIRONMENT)
+        ENVIRONMENT.mkdir()
+        # Empty until all is installed: this is ours, and unfinished.
+        STAMP.touch()
+        try:
+            venv.create(ENVIRONMENT, with_pip=True, symlinks=True)
+        except subprocess.CalledProcessError:
+            raise SetupError(
+                "this Python has no ensurepip; install it (on Debian: apt install python3-venv)"
+            ) from None
 
 
-def _install_torch() -> str:
-    """Take a build without CUDA where there is one; the CUDA build also runs, but is several GB."""
+def _install_torch() -> None:
+    """Take a CPU build wherever there is one: the build on PyPI is CUDA's, of several GB."""
     cpu_build = f"torch=={TORCH}+cpu"
-    attempts = (
-        ("the CPU build that pip is configured to find", ["--no-deps", cpu_build]),
-        (
-            "the CPU build of PyTorch's own index",
-            [
-                "--no-deps",
-                "--index-url",
-                CPU_WHEELS,
-                "--timeout",
-                "20",
-                "--retries",
-                "1",
-                cpu_build,
-            ],
-        ),
-        ("PyPI's build, which brings CUDA along", [f"torch=={TORCH}"]),
-    )
-    for name, arguments in attempts[:-1]:
-        with contextlib.suppress(SetupError):
-            _pip(*arguments)
-            return name
-    _pip(*attempts[-1][1])
-    return attempts[-1][0]
+    with _step(f"torch {TORCH}+cpu, from where pip is configured to look"):
+        result = _pip("install", "--no-deps", cpu_build)
+        found = result.ok
+        if not found and NOT_FOUND not in result.errors:
+            raise SetupError(_explain(f"installing {cpu_build}", result))
+    if found:
+        return
+    with _step("torch is not there; asking PyTorch's CPU index"):
+        result = _pip("index", "versions", "torch", "--index-url", CPU_INDEX, *PROBE)
+        found = result.ok and f"{TORCH}+cpu" in result.output
+    if found:
+        with _step(f"torch {TORCH}+cpu, from PyTorch's CPU index"):
+            _must("install", "--no-deps", "--index-url", CPU_INDEX, cpu_build)
+        return
+    with _step(f"not there either; torch {TORCH} with CUDA, from PyPI: several GB"):
+        # This build doesn't start without the CUDA packages that it depends on.
+        _must("install", "--constraint", str(LOCK), f"torch=={TORCH}")
 
 
-def _install_lock() -> str:
-    _pip("--no-deps", "--requirement", str(LOCK))
-    return ""
+def _install_packages() -> None:
+    with _step(f"packages of {LOCK.relative_to(ROOT)}"):
+        # Wheels alone: building from source would fetch build tools that are not pinned.
+        _must("install", "--no-deps", "--only-binary", ":all:", "--requirement", str(LOCK))
 
 
-def _install_project() -> str:
-    _pip("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
-    return ""
+def _install_project() -> None:
+    with _step("kvcustody, editable"):
+        # Built with the pinned hatchling and editables, from here alone.
+        offline = ("--no-deps", "--no-build-isolation", "--no-index")
+        _must("install", *offline, "--editable", str(ROOT))
 
 
-def _pip(*arguments: str) -> None:
-    command = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    finished = subprocess.run(  # noqa: S603 - pip, with our own arguments
-        [*command, "install", "--quiet", "--no-input", *arguments],
+def _must(*arguments: str) -> None:
+    result = _pip(*arguments)
+    if not result.ok:
+        raise SetupError(_explain(f"pip {' '.join(arguments)}", result))
+
+
+def _pip(*arguments: str) -> Result:
+    result = subprocess.run(  # noqa: S603 - our own command
+        [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
         check=False,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"PIP_REQUIRE_VIRTUALENV": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        cwd=ROOT,
     )
-    if finished.returncode != 0:
-        lines = finished.stdout.strip().splitlines()[-LAST_LINES:]
-        raise SetupError("\n".join([f"pip install {' '.join(arguments)} failed:", *lines]))
+    # pip warns of harmless things, such as a configured folder that lacks a package.
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("WARNING:")]
+    return Result(result.returncode == 0, result.stdout, "\n".join(lines).strip())
 
 
-def _step(name: str, work: Callable[[], str]) -> None:
+def _explain(what: str, result: Result) -> str:
+    said = (result.errors or result.output).strip().splitlines()[-ERROR_LINES:]
+    return "\n".join([f"{what} failed:", *(f"  {line}" for line in said)])
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@contextmanager
+def _step(text: str) -> Iterator[None]:
     started = time.monotonic()
-    _say(f"{name} …")
-    detail = work()
-    _say(f"{name}: {time.monotonic() - started:.0f} s{f' ({detail})' if detail else ''}")
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Two `make` at once must not build the same environment."""
-    with (ROOT / ".setup.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    _say(f"          {text} …")
+    yield
+    _say(f"{time.monotonic() - started:6.1f} s  done")
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is a program
+    print(text, flush=True)  # noqa: T201 - a script talks
+
+
+def _complain(text: str) -> None:
+    print(f"setup: {text}", file=sys.stderr)  # noqa: T201 - a script talks
 
 
 if __name__ == "__main__":
