@@ -148,19 +148,46 @@ def test_while_the_audit_can_not_be_written_nothing_is_offloaded(
     granted(site.admit(ACME))
 
 
-def test_without_keys_nothing_is_offloaded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unavailable(*_arguments: object) -> None:
-        raise UnavailableError("the registry is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Keyring, "namespace_keys", unavailable)
-        outcome = site.admit(ACME)
-    assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
+def test_with_destroyed_keys_nothing_is_offloaded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Keyring, "namespace_keys", lambda *_: OpenFailure.KEY_DESTROYED)
         outcome = site.admit(ACME)
     assert outcome == Refusal(RefusalReason.KEY_DESTROYED, isolated=True)
     granted(site.admit(ACME))
+
+
+def test_a_registry_that_is_away_is_not_asked_by_each_request(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted(site.admit(ACME))
+    asked: list[object] = []
+
+    def unavailable(_self: object, namespace: object) -> None:
+        asked.append(namespace)
+        raise UnavailableError("the registry is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keyring, "_load", unavailable)
+        for _ in range(5):
+            outcome = site.admit(Principal("globex", "chat"))
+            assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
+        granted(site.admit(ACME))  # whose keys are here
+    assert len(asked) == 1
+
+
+def test_no_error_at_all_leaves_admission(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object) -> None:
+        raise TypeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keyring, "namespace_keys", broken)
+        outcome = site.admit(ACME)
+    assert outcome == Refusal(RefusalReason.INTERNAL_ERROR, isolated=False)
+    granted(site.admit(ACME))
+    (event,) = site.events("request.ungoverned")
+    assert event["reason"] == "internal-error"
 
 
 def test_a_new_namespaces_key_is_audited_once(site: Site) -> None:

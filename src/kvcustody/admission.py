@@ -4,6 +4,8 @@ The outcome is a value. A `Grant` carries all that the hot path needs; a `Refusa
 request is served, but neither stores nor loads.
 """
 
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +14,12 @@ from typing import Any
 from kvcustody.audit import AuditLog
 from kvcustody.config import TenantSettings
 from kvcustody.errors import CustodyError
-from kvcustody.identity.assertion import ASSERTION_PARAMETER, AssertionFailure, AssertionVerifier
+from kvcustody.identity.assertion import (
+    ASSERTION_PARAMETER,
+    AssertionFailure,
+    AssertionVerifier,
+    Verified,
+)
 from kvcustody.identity.principal import Principal
 from kvcustody.namespace import Namespace, Scope
 from kvcustody.policy import Decision, Decisions, TierDecision
@@ -20,6 +27,11 @@ from kvcustody.sealing import Keyring, NamespaceKeys, OpenFailure
 
 HOST_TIER = "host"
 """Name of the host-memory tier in policies and audit events."""
+
+# Long enough that a registry that is away costs almost no request its time.
+_KEYS_RETRY_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 _DENIED = TierDecision(store=Decision(False, None), load=Decision(False, None))
 
@@ -34,6 +46,7 @@ class RefusalReason(StrEnum):
     KEY_DESTROYED = "key-destroyed"
     AUDIT_UNAVAILABLE = "audit-unavailable"
     KEYS_UNAVAILABLE = "keys-unavailable"
+    INTERNAL_ERROR = "internal-error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,7 @@ class Grant:
     Args:
         principal: whom the request acts for.
         request_id: the id that the audit trail knows the request by.
+        engine_request_id: the engine's id; one request of a client may be several of the engine's.
         keys: the keys of the request's namespace.
         tiers: decisions by tier name.
         policy_version: version of the policy that decided.
@@ -67,6 +81,7 @@ class Grant:
 
     principal: Principal
     request_id: str
+    engine_request_id: str
     keys: NamespaceKeys
     tiers: Mapping[str, TierDecision]
     policy_version: str
@@ -103,6 +118,7 @@ class Admission:
         model_revision: revision of the model that is served.
         layout: hex digest of the engine's KV layout.
         salt_key: the deployment's cache-salt key, 32 bytes.
+        clock: monotonic seconds.
 
     """
 
@@ -118,7 +134,10 @@ class Admission:
         model_revision: str,
         layout: str,
         salt_key: bytes,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._keys_retry_at = float("-inf")
         self._verifier = verifier
         self._decisions = decisions
         self._keyring = keyring
@@ -146,6 +165,22 @@ class Admission:
             uses_lora: whether it uses a LoRA adapter, whose content no namespace covers yet.
 
         """
+        try:
+            return self._admit(parameters, engine_request_id, cache_salt, uses_lora=uses_lora)
+        except Exception:
+            # It would end the engine for all tenants; a request without custody ends nobody.
+            logger.exception("Admission failed; the request is served without custody")
+            refusal = Refusal(RefusalReason.INTERNAL_ERROR, isolated=False)
+            return self._refuse(refusal, None, engine_request_id)
+
+    def _admit(
+        self,
+        parameters: object,
+        engine_request_id: str,
+        cache_salt: str | None,
+        *,
+        uses_lora: bool,
+    ) -> Grant | Refusal:
         presented = parameters.get(ASSERTION_PARAMETER) if isinstance(parameters, dict) else None
         verified = self._verifier.verify(
             presented, request_id=engine_request_id, cache_salt=cache_salt
@@ -153,7 +188,7 @@ class Admission:
         if isinstance(verified, AssertionFailure):
             return self._refuse(Refusal(verified, isolated=False), None, engine_request_id)
         principal, request_id = verified.principal, verified.request_id
-        outcome = self._decide(principal, request_id, cache_salt, uses_lora=uses_lora)
+        outcome = self._decide(verified, engine_request_id, cache_salt, uses_lora=uses_lora)
         if isinstance(outcome, Refusal):
             return self._refuse(outcome, principal, request_id)
         self._audit.record(
@@ -167,8 +202,14 @@ class Admission:
         return outcome
 
     def _decide(
-        self, principal: Principal, request_id: str, cache_salt: str | None, *, uses_lora: bool
+        self,
+        verified: Verified,
+        engine_request_id: str,
+        cache_salt: str | None,
+        *,
+        uses_lora: bool,
     ) -> Grant | Refusal:
+        principal = verified.principal
         tenant = self._tenants.get(principal.tenant)
         if tenant is None:
             return Refusal(RefusalReason.UNKNOWN_TENANT, isolated=False)
@@ -183,15 +224,29 @@ class Admission:
         host = tiers.get(HOST_TIER, _DENIED)
         if not (host.store.allowed or host.load.allowed):
             return Refusal(RefusalReason.POLICY_DENIED, isolated=True)
+        keys = self._keys(Namespace(scope, self._model_revision, self._layout))
+        if isinstance(keys, RefusalReason):
+            return Refusal(keys, isolated=True)
+        return Grant(
+            principal,
+            verified.request_id,
+            engine_request_id,
+            keys,
+            tiers,
+            self._decisions.version,
+            tenant.ttl,
+        )
+
+    def _keys(self, namespace: Namespace) -> NamespaceKeys | RefusalReason:
+        """A namespace's keys; after a failure, no request waits for the registry for a while."""
+        if self._clock() < self._keys_retry_at and not self._keyring.holds(namespace):
+            return RefusalReason.KEYS_UNAVAILABLE
         try:
-            keys = self._keyring.namespace_keys(
-                Namespace(scope, self._model_revision, self._layout)
-            )
+            keys = self._keyring.namespace_keys(namespace)
         except CustodyError:
-            return Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
-        if isinstance(keys, OpenFailure):
-            return Refusal(RefusalReason.KEY_DESTROYED, isolated=True)
-        return Grant(principal, request_id, keys, tiers, self._decisions.version, tenant.ttl)
+            self._keys_retry_at = self._clock() + _KEYS_RETRY_SECONDS
+            return RefusalReason.KEYS_UNAVAILABLE
+        return RefusalReason.KEY_DESTROYED if isinstance(keys, OpenFailure) else keys
 
     def _refuse(self, refusal: Refusal, principal: Principal | None, request_id: str) -> Refusal:
         self._audit.record(

@@ -189,6 +189,7 @@ def load_decisions(settings: Settings) -> Decisions:
         settings.authorization.model,
         deployment=settings.deployment,
         tiers=[HOST_TIER, *(tier.name for tier in settings.tiers)],
+        tenants=settings.tenants,
     )
 
 

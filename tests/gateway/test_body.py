@@ -67,6 +67,30 @@ def test_a_response_is_stored_nowhere_and_continues_from_none() -> None:
             rewritten({"input": "x", name: value}, injection)
 
 
+def test_nobody_names_an_image_that_another_has_sent() -> None:
+    image = {"type": "image_url", "image_url": None, "uuid": "globex-contract"}
+    nested = {"type": "tool_result", "content": [dict(image)]}
+    body, removed = rewrite(
+        json.dumps(
+            {
+                "messages": [{"role": "user", "content": [image, nested]}],
+                "input": [{"content": [dict(image)]}],
+                "tools": [{"uuid": "kept"}],
+            }
+        ).encode(),
+        OURS,
+    )
+    assert removed == ["uuid"]
+    assert b"globex-contract" not in body
+    assert json.loads(body)["tools"] == [{"uuid": "kept"}]
+
+
+def test_beam_search_is_refused_because_its_requests_can_not_be_governed() -> None:
+    with pytest.raises(BodyError, match="use_beam_search"):
+        rewritten({"prompt": "x", "use_beam_search": True})
+    assert rewritten({"prompt": "x", "use_beam_search": False})["prompt"] == "x"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -94,6 +118,15 @@ def test_a_body_that_could_be_read_in_two_ways_is_refused(body: bytes) -> None:
     assert len(str(caught.value)) < 100
 
 
+def test_content_nested_without_end_is_walked_to_its_end() -> None:
+    part: object = {"uuid": "deep"}
+    for _ in range(300):
+        part = {"content": [part]}
+    body, removed = rewrite(json.dumps({"messages": [part]}).encode(), OURS)
+    assert removed == ["uuid"]
+    assert b"deep" not in body
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text() | st.floats(-1e9, 1e9),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -112,5 +145,9 @@ def test_all_other_fields_arrive_unchanged(fields: dict[str, object]) -> None:
         "request_id",
         "vllm_xargs",
         "extra_args",
+        "messages",
+        "input",
+        "content",
+        "use_beam_search",
     }:
         assert result[name] == fields[name]

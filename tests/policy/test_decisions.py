@@ -10,11 +10,14 @@ from kvcustody.policy import Decision, Decisions, TierDecision, load_policy
 pytestmark = pytest.mark.unit
 
 ACME = Principal("acme", "support")
+TENANTS = ["acme", "globex"]
 
 
 def load(folder: Path, *lines: str) -> Decisions:
     (folder / "policy.csv").write_text("\n".join(lines))
-    return load_policy(folder / "policy.csv", None, deployment="local", tiers=["host", "disk"])
+    return load_policy(
+        folder / "policy.csv", None, deployment="local", tiers=["host", "disk"], tenants=TENANTS
+    )
 
 
 def answers(decisions: Decisions, principal: Principal = ACME) -> dict[str, str]:

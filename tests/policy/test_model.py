@@ -9,6 +9,7 @@ from kvcustody.policy import BUILT_IN_MODEL, Decisions, Rule, load_policy
 pytestmark = pytest.mark.unit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+TENANTS = ["acme", "globex"]
 ALLOW = "p, acme, local, *, *, allow\n"
 
 
@@ -19,7 +20,11 @@ def load(folder: Path, policy: str, model: str | None = None) -> Decisions:
         model_file = folder / "model.conf"
         model_file.write_text(model, encoding="utf-8")
     return load_policy(
-        folder / "policy.csv", model_file, deployment="local", tiers=["host", "disk"]
+        folder / "policy.csv",
+        model_file,
+        deployment="local",
+        tiers=["host", "disk"],
+        tenants=TENANTS,
     )
 
 
@@ -141,17 +146,23 @@ def test_a_line_of_an_unknown_kind_is_refused(tmp_path: Path, line: str) -> None
 
 @pytest.mark.parametrize(
     "line",
-    ["p, *, local, *, *, deny", 'p, "acme", local, *, *, deny', "p, 'acme', local, *, *, deny"],
-    ids=["for everybody", "double quotes", "single quotes"],
+    [
+        "p, *, local, *, *, deny",
+        'p, "acme", local, *, *, deny',
+        "p, 'acme', local, *, *, deny",
+        "p, acmee, local, *, *, deny",
+        "p, Acme, local, *, *, deny",
+        "p, acme/, local, *, *, deny",
+        "p, acme/*, local, *, *, deny",
+        "p, nobodys-role, local, *, *, deny",
+        "g, acmee, offloaders, local",
+    ],
 )
-def test_a_denial_is_either_in_force_or_refused(tmp_path: Path, line: str) -> None:
+def test_a_rule_about_nobody_is_refused(tmp_path: Path, line: str) -> None:
     """A rule that silently never matches would leave open what its author closed."""
-    try:
-        decisions = load(tmp_path, f"{ALLOW}{line}\n")
-    except ConfigurationError as error:
-        assert error.line == 2  # noqa: PT017 - both outcomes keep the promise
-    else:
-        assert not allows(decisions)
+    error = refusal(tmp_path, f"{ALLOW}{line}\n")
+    assert (error.line, error.field) == (2, "subject")
+    assert "write a tenant of custody.yaml (acme, globex), TENANT/WORKLOAD" in error.message
 
 
 def test_a_field_of_absurd_length_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -161,7 +172,9 @@ def test_a_field_of_absurd_length_is_refused_with_its_line(tmp_path: Path) -> No
 
 def test_a_missing_policy_says_which_setting_to_correct(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file; correct `authorization`") as caught:
-        load_policy(tmp_path / "none.csv", None, deployment="local", tiers=["host"])
+        load_policy(
+            tmp_path / "none.csv", None, deployment="local", tiers=["host"], tenants=TENANTS
+        )
     assert caught.value.file == tmp_path / "none.csv"
 
 
@@ -169,21 +182,27 @@ def test_a_missing_model_says_which_setting_to_correct(tmp_path: Path) -> None:
     (tmp_path / "policy.csv").write_text(ALLOW)
     with pytest.raises(ConfigurationError, match="no such file; correct `authorization`") as caught:
         load_policy(
-            tmp_path / "policy.csv", tmp_path / "none.conf", deployment="local", tiers=["host"]
+            tmp_path / "policy.csv",
+            tmp_path / "none.conf",
+            deployment="local",
+            tiers=["host"],
+            tenants=TENANTS,
         )
     assert caught.value.file == tmp_path / "none.conf"
 
 
 def test_a_policy_that_can_not_be_read_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="can't be read") as caught:
-        load_policy(tmp_path, None, deployment="local", tiers=["host"])
+        load_policy(tmp_path, None, deployment="local", tiers=["host"], tenants=TENANTS)
     assert caught.value.file == tmp_path
 
 
 def test_a_policy_that_is_not_text_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "policy.csv").write_bytes(b"p, acm\xe9, local, *, *, allow\n")
     with pytest.raises(ConfigurationError, match="not UTF-8") as caught:
-        load_policy(tmp_path / "policy.csv", None, deployment="local", tiers=["host"])
+        load_policy(
+            tmp_path / "policy.csv", None, deployment="local", tiers=["host"], tenants=TENANTS
+        )
     assert caught.value.file == tmp_path / "policy.csv"
 
 

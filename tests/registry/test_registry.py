@@ -41,6 +41,7 @@ def registry(path: Path) -> Iterator[Registry]:
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "_LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(registry_module, "_START_WAIT_SECONDS", 0.05)
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)

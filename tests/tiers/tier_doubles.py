@@ -137,6 +137,7 @@ def grant(
     return Grant(
         Principal("acme", "support"),
         request_id,
+        f"cmpl-{request_id}-0",
         NamespaceKeys(NAMESPACE, b"\x02" * 32, KEY, find or find_key),
         {TIER: TierDecision(store=Decision(store, "p.csv:1"), load=Decision(load, "p.csv:1"))},
         "policy-1",

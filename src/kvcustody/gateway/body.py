@@ -17,6 +17,10 @@ _CLIENT_MAY_NOT_SAY = (
 _SMUGGLING_PLACES = ("vllm_xargs", "extra_args")
 
 
+# Whose lists hold the parts of a message; a part may hold parts itself (Anthropic's tool results).
+_PART_LISTS = ("messages", "input", "content")
+
+
 class BodyError(ValueError):
     """The body can't be governed; the text tells the client why."""
 
@@ -61,6 +65,10 @@ def rewrite(body: bytes, injection: Injection) -> tuple[bytes, list[str]]:
                 for name in _CLIENT_MAY_NOT_SAY
                 if inner.pop(name, None) is not None
             ]
+    removed += _remove_media_ids(fields)
+    if fields.get("use_beam_search"):
+        # vLLM begins a request for each beam and token, which carries nothing of ours.
+        raise BodyError("'use_beam_search' is not available here")
     fields["cache_salt"] = injection.cache_salt
     fields["kv_transfer_params"] = injection.parameters
     if injection.request_id is not None:
@@ -70,6 +78,24 @@ def rewrite(body: bytes, injection: Injection) -> tuple[bytes, list[str]]:
         return json.dumps(fields, allow_nan=False).encode(), removed
     except (ValueError, RecursionError):
         raise BodyError("a number in the body is out of range") from None
+
+
+def _remove_media_ids(fields: dict[str, Any]) -> list[str]:
+    """Take out what names an image or a sound instead of being it; the name of what was removed.
+
+    vLLM's encoder caches go by that name alone, whoever says it
+    (vllm/multimodal/processing/inputs.py).
+    """
+    removed = False
+    waiting: list[Any] = [fields[name] for name in _PART_LISTS if name in fields]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            removed |= value.pop("uuid", None) is not None
+            waiting += [value[name] for name in _PART_LISTS if name in value]
+    return ["uuid"] if removed else []
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from kvcustody.identity.assertion import ASSERTION_PARAMETER
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import key_id_of
 
-# Longer than any prompt that a model takes; images travel inline.
-_LARGEST_BODY_BYTES = 256 * 2**20
+# A million tokens of text, or a dozen photographs inline; parsing takes a second and some memory.
+_LARGEST_BODY_BYTES = 32 * 2**20
+# Above this, parsing takes longer than other requests should wait.
+_PARSED_IN_LOOP_BYTES = 256 * 2**10
 _REPLACED_HEADERS = frozenset(
     # The key must not reach vLLM's logs; the engine's request id is the gateway's to choose.
     {b"authorization", b"x-api-key", b"x-request-id", b"content-length", b"transfer-encoding"}
@@ -119,7 +121,10 @@ class CustodyGateway:
             f"resp_{request_id}" if path == RESPONSES_PATH else None,
         )
         try:
-            rewritten, removed = rewrite(body, injection)
+            if len(body) > _PARSED_IN_LOOP_BYTES:
+                rewritten, removed = await asyncio.to_thread(rewrite, body, injection)
+            else:
+                rewritten, removed = rewrite(body, injection)
         except BodyError as error:
             raise Refused(HTTPStatus.BAD_REQUEST, "invalid_body", f"{error}.") from None
         who = {

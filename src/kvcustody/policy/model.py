@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,13 +9,13 @@ from pathlib import Path
 
 import casbin
 
+from kvcustody.config.values import is_name
 from kvcustody.errors import ConfigurationError
 from kvcustody.policy.decisions import Action, Decisions
 
 BUILT_IN_MODEL = files("kvcustody.policy").joinpath("model.conf").read_text(encoding="utf-8")
 """The Casbin model used unless custody.yaml names another."""
 
-_SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _EFFECTS = ("allow", "deny")
 _REQUEST_FIELDS = ["r_sub", "r_dom", "r_tier", "r_act"]
 _POLICY_FIELDS = ["p_sub", "p_dom", "p_tier", "p_act", "p_eft"]
@@ -46,7 +45,12 @@ class Rule:
 
 
 def load_policy(
-    policy: Path, model: Path | None, *, deployment: str, tiers: Sequence[str]
+    policy: Path,
+    model: Path | None,
+    *,
+    deployment: str,
+    tiers: Sequence[str],
+    tenants: Collection[str],
 ) -> Decisions:
     """Read, check and compile a policy.
 
@@ -56,6 +60,7 @@ def load_policy(
         model: Casbin model; `None` for the built-in one.
         deployment: the domain of every request.
         tiers: names of all tiers, host memory included.
+        tenants: names of all tenants.
 
     Raises:
         ConfigurationError: a file can't be read, or a line of it is wrong.
@@ -66,7 +71,10 @@ def load_policy(
     rules = list(_parse(policy_text, policy))
     for rule in rules:
         _check(rule, deployment, tiers)
+    _check_subjects(rules, tenants)
     enforcer = _compile(model_text, model, rules)
+    for subject in {rule.fields[0] for rule in rules[:1]} | {"nobody"}:
+        _try(enforcer, (subject, deployment, tiers[0], Action.LOAD.value), model)
     digest = hashlib.sha256(model_text.encode() + b"\0" + policy_text.encode())
     return Decisions(
         enforcer,
@@ -103,16 +111,13 @@ def _parse(text: str, file: Path) -> Iterator[Rule]:
 def _check(rule: Rule, deployment: str, tiers: Sequence[str]) -> None:
     if rule.kind == "p":
         _check_length(rule, 5, "p, subject, deployment, tier, action, allow|deny")
-        subject, domain, tier, action, effect = rule.fields
-        _check_subject(rule, subject)
+        _, domain, tier, action, effect = rule.fields
         _check_known(rule, "action", action, [*Action, "*"])
         _check_known(rule, "effect", effect, _EFFECTS)
         _check_known(rule, "tier", tier, [*tiers, "*"])
         _check_known(rule, "deployment", domain, [deployment, "*"])
     elif rule.kind == "g":
         _check_length(rule, 3, "g, member, role, deployment")
-        for subject in rule.fields[:2]:
-            _check_subject(rule, subject)
         _check_known(rule, "deployment", rule.fields[2], [deployment])
     else:
         raise ConfigurationError(
@@ -125,12 +130,17 @@ def _check_length(rule: Rule, expected: int, form: str) -> None:
         raise ConfigurationError(f"expected '{form}'", rule.file, rule.line)
 
 
-def _check_subject(rule: Rule, subject: str) -> None:
+def _check_subjects(rules: Sequence[Rule], tenants: Collection[str]) -> None:
     """Refuse a subject that nobody can be: a denial of it would deny nothing."""
-    if not _SUBJECT.fullmatch(subject):
+    roles = {rule.fields[1] for rule in rules if rule.kind == "g"}
+    for rule in rules:
+        subject = rule.fields[0]
+        tenant, slash, workload = subject.partition("/")
+        if subject in roles or (tenant in tenants and (not slash or is_name(workload))):
+            continue
         raise ConfigurationError(
-            f"'{subject}' is no subject; write a role, a tenant or TENANT/WORKLOAD, without "
-            "quotes or *",
+            f"nobody is '{subject}'; write a tenant of custody.yaml ({', '.join(tenants)}), "
+            "TENANT/WORKLOAD, or a role that a g line gives",
             rule.file,
             rule.line,
             "subject",
@@ -164,8 +174,11 @@ def _compile(model_text: str, model: Path | None, rules: Sequence[Rule]) -> casb
             enforcer.add_named_policy("p", *rule.fields)
         else:
             enforcer.add_named_grouping_policy("g", *rule.fields)
+    return enforcer
+
+
+def _try(enforcer: casbin.Enforcer, request: tuple[str, ...], model: Path | None) -> None:
     try:
-        enforcer.enforce("nobody", "nowhere", "nothing", Action.LOAD.value)
+        enforcer.enforce(*request)
     except Exception as error:  # noqa: BLE001 - a wrong matcher shows only when evaluated
         raise ConfigurationError(f"its matcher fails: {error}".splitlines()[0], model) from None
-    return enforcer

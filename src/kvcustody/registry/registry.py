@@ -16,8 +16,9 @@ from kvcustody.errors import ConfigurationError, UnavailableError
 from kvcustody.private_folders import make_private_folder
 from kvcustody.registry.schema import SCHEMA_VERSION, metadata, schema_version
 
-# A request waits for the registry only on a principal's first use; then recompute is cheaper.
-_LOCK_WAIT_SECONDS = 2.0
+# The scheduler waits for the registry when a namespace is used first; a writer takes milliseconds.
+_LOCK_WAIT_SECONDS = 0.5
+_START_WAIT_SECONDS = 2.0
 _RETRY_SECONDS = 0.02
 
 
@@ -104,7 +105,7 @@ def open_registry(url: str) -> Registry:
 
 def _migrate_when_free(engine: Engine) -> None:
     """Wait for others that start at once: SQLite itself doesn't while one switches to its WAL."""
-    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + _START_WAIT_SECONDS
     while True:
         try:
             _migrate(engine)

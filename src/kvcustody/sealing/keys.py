@@ -129,6 +129,10 @@ class Keyring:
                 keys = self._namespaces[namespace] = loaded
             return keys
 
+    def holds(self, namespace: Namespace) -> bool:
+        """Whether a namespace's keys are in memory, so that nothing need be asked for them."""
+        return namespace in self._namespaces
+
     def _load(self, namespace: Namespace) -> NamespaceKeys | OpenFailure:
         identifier = namespace.identifier(self.service_key(ServiceKey.NAMESPACE))
         with self._registry.read() as connection:

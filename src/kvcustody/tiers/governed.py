@@ -83,7 +83,7 @@ class GovernedTier:
         """Whether a block lies here, as far as is known yet."""
         if not grant.may_load(self.name):
             return Presence.ABSENT
-        return self._lookups.lookup(grant.request_id, address)
+        return self._lookups.lookup(grant.engine_request_id, address)
 
     def flush_lookups(self) -> None:
         """Send the lookups since the last call to the workers."""
@@ -91,7 +91,7 @@ class GovernedTier:
 
     def forget(self, grant: Grant) -> None:
         """Drop what was looked up for a finished request."""
-        self._lookups.forget(grant.request_id)
+        self._lookups.forget(grant.engine_request_id)
 
     def submit_store(self, job_id: int, grant: Grant, slots: Sequence[Slot]) -> None:
         """Begin to seal and store blocks."""
@@ -240,7 +240,7 @@ class GovernedTier:
         failed = set(outcome.failed)
         for slot in job.slots:
             if slot.key in failed:
-                self._lookups.mark_absent(job.grant.request_id, slot.address)
+                self._lookups.mark_absent(job.grant.engine_request_id, slot.address)
         if job.grant.may_load(self.name):
             self._account("blocks.loaded", "load", job, len(outcome.succeeded), outcome.moved_bytes)
         return outcome

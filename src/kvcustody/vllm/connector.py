@@ -4,6 +4,7 @@
 parameters), so admission stands here; all other calls go on to vLLM's own offloading connector.
 """
 
+from copy import copy
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -48,8 +49,7 @@ class CustodyConnector(OffloadingConnector):
             cache_salt=request.cache_salt,
             uses_lora=request.lora_request is not None,
         )
-        # The assertion has served; tiers and peers must not see anything a caller sent.
-        request.kv_transfer_params = None
+        _forget_parameters(request)
         if isinstance(outcome, Refusal):
             if not outcome.isolated:
                 request.skip_reading_prefix_cache = True
@@ -64,3 +64,16 @@ class CustodyConnector(OffloadingConnector):
         """Metrics, in the server's process, which builds no connector."""
         options.complete(vllm_config)
         return super().build_prom_metrics(vllm_config, *args, **kwargs)
+
+
+def _forget_parameters(request: Request) -> None:
+    """Drop the assertion, which has served: tiers, peers and crash dumps must not see it."""
+    request.kv_transfer_params = None
+    if request.sampling_params is not None and request.sampling_params.extra_args:
+        # A copy, because the requests of one prompt may share theirs.
+        request.sampling_params = copy(request.sampling_params)
+        request.sampling_params.extra_args = {
+            name: value
+            for name, value in request.sampling_params.extra_args.items()
+            if name != "kv_transfer_params"
+        }
