@@ -7,18 +7,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kvcustody.audit import AuditWriter, read_events, verify_directory
-from kvcustody.audit.chain import canonical, digest
+from kvcustody.audit.chain import canonical, digest, first_link
 from kvcustody.errors import ConfigurationError
 
 pytestmark = pytest.mark.unit
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-RECORDS = 8  # stream.opened, six requests, the checkpoint
+RECORDS = 9  # stream.opened and its checkpoint, six requests, the last checkpoint
 
 
 @pytest.fixture
 def trail(tmp_path: Path) -> Path:
-    """One stream of eight records; the file is returned."""
+    """One stream of nine records; the file is returned."""
     writer = AuditWriter(
         tmp_path / "audit",
         kind="engine",
@@ -27,7 +27,7 @@ def trail(tmp_path: Path) -> Path:
         checkpoint_every=3600.0,
         deployment="test",
     )
-    for number in range(RECORDS - 2):
+    for number in range(RECORDS - 3):
         writer.record("request.ungoverned", tenant="acme", request_id=f"r{number}")
     writer.close()
     (file,) = (tmp_path / "audit").iterdir()
@@ -98,19 +98,75 @@ def test_a_flipped_bit_is_found(trail: Path, position: int) -> None:
 def test_a_chain_redone_without_the_key_fails_at_the_checkpoint(trail: Path) -> None:
     def redo(lines: list[bytes]) -> list[bytes]:
         records = [json.loads(line) for line in lines]
-        records[2]["tenant"] = "globex"
+        records[3]["tenant"] = "globex"
         for before, after in pairwise(records):
             after["prev"] = digest(canonical(before))
         return [canonical(record) + b"\n" for record in records]
 
     change(trail, redo)
+    # Nothing before it is vouched for either, but for the opening, which is as it was.
     assert findings(trail) == [("bad-signature", RECORDS)]
+
+
+def test_a_trail_without_its_checkpoints_is_unsigned(trail: Path) -> None:
+    """All checkpoints removed, all records renumbered and chained anew: that needs no key."""
+
+    def forge(lines: list[bytes]) -> list[bytes]:
+        records = [json.loads(line) for line in lines]
+        records = [record for record in records if record["event"] != "audit.checkpoint"]
+        for seq, record in enumerate(records, start=1):
+            record["seq"] = seq
+        for before, after in pairwise(records):
+            after["prev"] = digest(canonical(before))
+        return [canonical(record) + b"\n" for record in records]
+
+    change(trail, forge)
+    assert findings(trail) == [("unsigned", 2)]
+
+
+def test_an_invented_stream_is_unsigned(trail: Path) -> None:
+    stream = "engine-20200101T000000Z-deadbeef"
+    record = {**json.loads(trail.read_bytes().splitlines()[0]), "stream": stream}
+    lines = []
+    link = first_link(stream)
+    for seq in range(1, 4):
+        line = canonical({**record, "seq": seq, "prev": link})
+        link = digest(line)
+        lines.append(line + b"\n")
+    trail.with_name(f"{stream}.jsonl").write_bytes(b"".join(lines))
+    report = verify_directory(trail.parent, KEY.public_key())
+    assert [(found.kind, found.file.stem, found.line) for found in report.findings] == [
+        ("unsigned", stream, 2)
+    ]
+
+
+def test_a_tail_that_should_have_been_signed_long_ago_is_unsigned(tmp_path: Path) -> None:
+    """Only what a checkpoint can't have signed yet may be unsigned."""
+    times = iter([1_000.0] * 3 + [1_005.0, 1_020.0, 1_200.0, 1_300.0, 1_300.0])
+    writer = AuditWriter(
+        tmp_path,
+        kind="engine",
+        signing_key=KEY,
+        on_failure="block",
+        checkpoint_every=10.0,
+        deployment="test",
+        clock=lambda: next(times),
+    )
+    for _ in range(4):
+        writer.record("engine.stopped")
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    assert findings(file) == []  # its last checkpoint signs all
+    change(file, lambda lines: lines[:-1])
+    assert findings(file) == [("unsigned", 5)]
+    change(file, lambda lines: lines[:-2])
+    assert findings(file) == []
 
 
 def test_another_deployments_checkpoints_are_not_genuine(trail: Path) -> None:
     other = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key()
     report = verify_directory(trail.parent, other)
-    assert [found.kind for found in report.findings] == ["bad-signature"]
+    assert {found.kind for found in report.findings} == {"bad-signature", "unsigned"}
 
 
 def test_a_stream_can_not_pass_for_another(trail: Path) -> None:
@@ -126,7 +182,7 @@ def test_a_cut_end_is_noted_as_unfinished(trail: Path) -> None:
     report = verify_directory(trail.parent, KEY.public_key())
     assert report.ok
     assert len(report.notes) == 2
-    assert "7 records behind the last checkpoint" in report.notes[0]
+    assert "6 records behind the last checkpoint" in report.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,13 @@ def test_what_was_recorded_is_there_in_order_and_verifies(tmp_path: Path) -> Non
         writer.record("request.ungoverned", tenant="acme", request_id=str(number))
     writer.close()
     events = list(read_events(tmp_path))
-    assert [event["event"] for event in events[:1]] == ["stream.opened"]
-    assert [event["request_id"] for event in events[1:-1]] == [str(n) for n in range(50)]
+    assert [event["event"] for event in events[:2]] == ["stream.opened", "audit.checkpoint"]
+    assert [event["request_id"] for event in events[2:-1]] == [str(n) for n in range(50)]
     assert events[-1]["event"] == "audit.checkpoint"
     assert events[-1]["final"] is True
     report = verify_directory(tmp_path, KEY.public_key())
     assert report.ok
-    assert report.records == 52
+    assert report.records == 53
     assert report.notes == ()
 
 
@@ -99,9 +99,9 @@ def test_odd_values_are_written_as_plain_bounded_json(tmp_path: Path) -> None:
     writer.close()
     (file,) = tmp_path.iterdir()
     lines = file.read_bytes().split(b"\n")
-    assert len(lines) == 4  # three records, each on its own line
-    assert b"\x1b" not in lines[1]
-    event = json.loads(lines[1])
+    assert len(lines) == 5  # four records, each on its own line
+    assert b"\x1b" not in lines[2]
+    event = json.loads(lines[2])
     assert event["tenant"] == "a\nb\x1b[31m"
     assert len(event["reason"]) == 512
     assert event["tiers"] == {"host": [1, 2], "nan": None, "bytes": "<bytes>"}
@@ -125,7 +125,7 @@ def test_checkpoints_are_signed_while_events_come_and_none_when_none_come(tmp_pa
     def checkpoints() -> int:
         return sum(event["event"] == "audit.checkpoint" for event in read_events(tmp_path))
 
-    wait_until(lambda: checkpoints() == 1)
+    assert checkpoints() == 1
     time.sleep(0.1)
     assert checkpoints() == 1
     writer.record("engine.stopped")
@@ -149,7 +149,7 @@ def test_many_threads_make_one_unbroken_stream(tmp_path: Path) -> None:
     writer.close()
     report = verify_directory(tmp_path, KEY.public_key())
     assert report.ok
-    assert report.records == 802
+    assert report.records == 803
 
 
 @pytest.mark.parametrize(("on_failure", "accepts"), [("block", False), ("continue", True)])
@@ -160,7 +160,7 @@ def test_while_the_disk_fails_nothing_is_accepted_unless_configured(
     accepts: bool,
 ) -> None:
     writer = opened(tmp_path, on_failure=on_failure)
-    wait_until(lambda: len(list(read_events(tmp_path))) == 1)
+    wait_until(lambda: len(list(read_events(tmp_path))) == 2)
     assert writer.accepting
     write, full = os.write, threading.Event()
     full.set()
@@ -180,12 +180,12 @@ def test_while_the_disk_fails_nothing_is_accepted_unless_configured(
     else:
         wait_until(lambda: not writer.accepting)
     full.clear()
-    wait_until(lambda: len(list(read_events(tmp_path))) == 2)
+    wait_until(lambda: len(list(read_events(tmp_path))) == 3)
     wait_until(lambda: writer.accepting)
     writer.close()
     report = verify_directory(tmp_path, KEY.public_key())
     assert report.ok, report.findings
-    assert report.records == 3
+    assert report.records == 4
 
 
 def test_what_finds_no_room_is_counted_in_the_trail(
@@ -194,7 +194,7 @@ def test_what_finds_no_room_is_counted_in_the_trail(
     monkeypatch.setattr("kvcustody.audit.writer._RETRY_SECONDS", 0.01)
     monkeypatch.setattr("kvcustody.audit.writer._MOST_WAITING", 10)
     writer = opened(tmp_path)
-    wait_until(lambda: len(list(read_events(tmp_path))) == 1)
+    wait_until(lambda: len(list(read_events(tmp_path))) == 2)
     full = threading.Event()
     full.set()
     append = AuditWriter._append
@@ -219,12 +219,34 @@ def test_what_finds_no_room_is_counted_in_the_trail(
     assert verify_directory(tmp_path, KEY.public_key()).ok
 
 
+def test_a_disk_that_hangs_stops_acceptance_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvcustody.audit.writer._HANGS_SECONDS", 0.05)
+    monkeypatch.setattr("kvcustody.audit.writer._CLOSE_SECONDS", 0.1)
+    writer = opened(tmp_path)
+    hang = threading.Event()
+    append = AuditWriter._append
+
+    def hanging_append(self: AuditWriter, content: bytes, *, durable: bool) -> None:
+        hang.wait(10)
+        append(self, content, durable=durable)
+
+    monkeypatch.setattr(AuditWriter, "_append", hanging_append)
+    writer.record("engine.stopped")
+    wait_until(lambda: not writer.accepting)
+    started = time.monotonic()
+    writer.close()
+    assert time.monotonic() - started < 1
+    hang.set()
+
+
 def test_a_deleted_segment_stops_acceptance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvcustody.audit.writer._RETRY_SECONDS", 0.01)
     writer = opened(tmp_path)
-    wait_until(lambda: len(list(read_events(tmp_path))) == 1)
+    wait_until(lambda: len(list(read_events(tmp_path))) == 2)
     (file,) = tmp_path.iterdir()
     file.unlink()
     writer.record("request.ungoverned", tenant="acme")

@@ -144,10 +144,10 @@ def test_audit_verify_finds_a_changed_record_and_exits_1(config: Path, run: Run)
     changed = run("audit", "verify", "-c", config, "--json")
     assert changed.code == 1
     (finding,) = changed.json()["findings"]
-    assert finding == {"kind": "edited", "file": str(segment), "line": 2, "seq": 2}
+    assert finding == {"kind": "edited", "file": str(segment), "line": 3, "seq": 3}
     for_people = run("audit", "verify", "-c", config)
     assert for_people.code == 1
-    assert f"{segment}:2: edited (seq 2)" in for_people.out
+    assert f"{segment}:3: edited (seq 3)" in for_people.out
     assert "NOT intact" in for_people.out
 
 
@@ -320,13 +320,38 @@ def test_serve_starts_vllm_with_connector_gateway_and_the_callers_arguments(
     assert environment["KVCUSTODY_CONFIG"] == str(config)
 
 
-def test_serve_refuses_a_second_kv_transfer_config(
-    config: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--kv-transfer-config",
+        "--kv-transfer-config={}",
+        "--kv_transfer_config",
+        "--kv-transfer-conf={}",
+        "--kv-transfer-config.kv_connector=OffloadingConnector",
+        "--kv-offloading-size",
+        "--kv_offloading_size=4",
+        "--grpc",
+        "--headless",
+        "--api-key=x",
+    ],
+)
+def test_serve_refuses_what_would_undo_custody(
+    config: Path, run: Run, monkeypatch: pytest.MonkeyPatch, argument: str
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
-    for argument in ("--kv-transfer-config", "--kv-transfer-config={}", "--kv_transfer_config"):
-        error = one_line(run("serve", "m", "-c", config, "--", argument, "{}"))
-        assert "is set by custody.yaml; leave it out" in error
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("vLLM was started"))
+    error = one_line(run("serve", "m", "-c", config, "--", argument, "{}"))
+    assert "leave it out: " in error
+
+
+@pytest.mark.parametrize("variable", ["VLLM_API_KEY", "VLLM_USE_RUST_FRONTEND"])
+def test_serve_refuses_an_environment_that_would_undo_custody(
+    config: Path, run: Run, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("vLLM was started"))
+    monkeypatch.setenv(variable, "1")
+    assert f"{variable}: unset it: " in one_line(run("serve", "m", "-c", config))
 
 
 def test_without_vllm_serve_says_what_to_install(

@@ -2,6 +2,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -316,6 +317,27 @@ async def test_a_client_that_leaves_is_noticed_by_the_server_behind(
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers}
     await CustodyGateway(app, deployment.services)(scope, receive, send)
     assert seen == ["http.request", "http.disconnect"]
+
+
+@pytest.mark.parametrize(
+    ("connector", "status"), [("CustodyConnector", 200), ("OffloadingConnector", 503), (None, 503)]
+)
+async def test_a_server_without_the_custody_connector_serves_nobody(
+    deployment: Deployment, connector: str | None, status: int
+) -> None:
+    """As vLLM's application holds it: app.state.vllm_config.kv_transfer_config.kv_connector."""
+    transfer = SimpleNamespace(kv_connector=connector) if connector else None
+    state = SimpleNamespace(vllm_config=SimpleNamespace(kv_transfer_config=transfer))
+    server = SimpleNamespace(state=state)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await deployment.gateway({**scope, "app": server}, receive, send)
+
+    transport = httpx.ASGITransport(app=application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.post(CHAT, json={}, headers=deployment.bearer("acme"))
+        assert (await client.get("/health")).status_code == 200
+    assert answer.status_code == status
 
 
 async def test_websockets_are_closed_by_policy(deployment: Deployment) -> None:

@@ -24,13 +24,14 @@ COMMON_FIELDS = (
 CHAIN_FIELDS = ("time", "seq", "stream", "event", "prev")
 """Fields that the writer adds: when, which record of which stream, and the link backwards."""
 
+OPENING = "stream.opened"
 CHECKPOINT = "audit.checkpoint"
 GAP = "audit.gap"
 INVALID = "audit.invalid"
 
 EVENTS: Mapping[str, tuple[str, ...]] = {
     # the trail itself
-    "stream.opened": ("deployment", "kind", "version", "process"),
+    OPENING: ("deployment", "kind", "version", "process", "checkpoint_every"),
     CHECKPOINT: ("records", "final", "signature"),
     GAP: ("dropped",),
     INVALID: ("rejected_event", "rejected_fields"),

@@ -6,22 +6,29 @@ For each line, in order:
 3. it has the next number → else `missing` or `out-of-order`;
 4. it names the digest of the line before → else that line was `edited`;
 5. its time is not before that of the line before → else `clock-reversal`;
-6. if it is a checkpoint, its signature is right → else `bad-signature`.
-Records behind the last checkpoint are not yet signed; a running engine has some, so that is a note.
+6. if it is a checkpoint, its signature is right → else `bad-signature`;
+7. it is signed by a checkpoint in time → else `unsigned`.
+The opening of a stream is signed at once, and says how often the rest is. Records of the last few
+seconds are not signed yet in a stream that is being written or whose process was killed: a note.
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from kvcustody.audit.chain import canonical, checkpoint_is_genuine, digest, first_link
-from kvcustody.audit.events import CHAIN_FIELDS, CHECKPOINT, COMMON_FIELDS
+from kvcustody.audit.events import CHAIN_FIELDS, CHECKPOINT, COMMON_FIELDS, OPENING
 from kvcustody.audit.query import segments
 from kvcustody.errors import ConfigurationError
+
+# How late a checkpoint may be: a busy machine is slow, and its writer may have to try again.
+_LATE_FACTOR = 2
+_LATE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,9 @@ class _StreamCheck:
         self._previous: tuple[int, int | None] = (0, None)
         self._next_seq = 1
         self._time = ""
+        self._signed_until = ""  # time of the last genuine checkpoint
+        self._interval = 0.0
+        self._overdue: tuple[int, int] | None = None
 
     def run(self) -> list[Finding]:
         """All findings of the stream."""
@@ -118,6 +128,8 @@ class _StreamCheck:
             raise ConfigurationError(f"can't be read: {error.strerror}", self._file) from None
         if not self.records and not found:
             found.append(Finding("missing", self._file, 0, 1))
+        if self._overdue is not None:
+            found.append(self._finding("unsigned", *self._overdue))
         return found
 
     def _check(self, number: int, line: bytes) -> Iterator[Finding]:
@@ -142,18 +154,46 @@ class _StreamCheck:
             yield self._finding("clock-reversal", number, seq)
         if record["event"] == CHECKPOINT:
             if checkpoint_is_genuine(record, self._public_key):
-                self.unsigned = 0
+                self.unsigned, self._signed_until = 0, record["time"]
+                self._overdue = None
             else:
                 yield self._finding("bad-signature", number, seq)
             self.ended = record.get("final") is True
         else:
             self.unsigned += 1
             self.ended = False
+            if record["event"] == OPENING:
+                self._interval = _seconds(record.get("checkpoint_every"))
+        if self._overdue is None and self._is_overdue(record):
+            self._overdue = (number, seq)
         self._link, self._previous = digest(content), (number, seq)
         self._next_seq, self._time = seq + 1, record["time"]
 
+    def _is_overdue(self, record: dict[str, Any]) -> bool:
+        """Whether a checkpoint should have come before this record.
+
+        Looked at again when one does come: a disk may have failed for a while.
+        """
+        if record["event"] == CHECKPOINT:
+            return False
+        if not self._signed_until:
+            return self.unsigned > 1  # only the opening itself goes unsigned
+        try:
+            passed = _time(record["time"]) - _time(self._signed_until)
+        except ValueError:
+            return True
+        return passed > timedelta(seconds=_LATE_FACTOR * self._interval + _LATE_SECONDS)
+
     def _finding(self, kind: str, line: int, seq: int | None) -> Finding:
         return Finding(kind, self._file, line, seq)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

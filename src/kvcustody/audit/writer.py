@@ -21,13 +21,16 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kvcustody.audit.chain import canonical, digest, first_link, sign_checkpoint
-from kvcustody.audit.events import CHECKPOINT, COMMON_FIELDS, EVENTS, GAP, INVALID
+from kvcustody.audit.events import CHECKPOINT, COMMON_FIELDS, EVENTS, GAP, INVALID, OPENING
 from kvcustody.errors import ConfigurationError
 from kvcustody.private_folders import make_private_folder
 
 # About 20 MB of events; a healthy writer holds a handful.
 _MOST_WAITING: Final = 65_536
 _RETRY_SECONDS: Final = 1.0
+# A disk that takes longer is as good as none.
+_HANGS_SECONDS: Final = 3.0
+_CLOSE_SECONDS: Final = 10.0
 # No field of ours is longer; what a client can influence (a path) is cut.
 _LONGEST_TEXT: Final = 512
 _VERSION: Final = 1
@@ -86,6 +89,7 @@ class AuditWriter:
         self._dropped = 0
         self._closing = False
         self._failing = False
+        self._write_began: float | None = None
         # Below here only the writing thread's.
         self._seq = 0
         self._link = first_link(self.stream)
@@ -95,22 +99,16 @@ class AuditWriter:
             processors=[_name_event, _keep_to_catalogue, _plain_values],
             wrapper_class=_Recorder,
         )
-        self.record(
-            "stream.opened",
-            action="open",
-            outcome="ok",
-            deployment=deployment,
-            kind=kind,
-            version=_VERSION,
-            process=os.getpid(),
-        )
+        self._open(directory, kind, deployment)
         self._thread = threading.Thread(target=self._run, name="kvcustody-audit", daemon=True)
         self._thread.start()
 
     @property
     def accepting(self) -> bool:
         """Whether what is done now can be accounted for."""
-        return not (self._must_account and self._failing)
+        began = self._write_began
+        hangs = began is not None and time.monotonic() - began > _HANGS_SECONDS
+        return not (self._must_account and (self._failing or hangs))
 
     def record(self, event: str, **fields: Any) -> None:
         """Record an event of the catalogue; returns at once and never raises.
@@ -136,11 +134,32 @@ class AuditWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, sign a last checkpoint and stop; safe to call twice."""
+        """Write what waits, sign a last checkpoint and stop; safe to call twice.
+
+        A disk that hangs is not waited for longer than some seconds; then the trail shows no end.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _open(self, directory: Path, kind: str, deployment: str) -> None:
+        """Write the opening, signed at once: a stream that nobody signed proves nothing."""
+        opening = self._internal(
+            OPENING,
+            action="open",
+            outcome="ok",
+            deployment=deployment,
+            kind=kind,
+            version=_VERSION,
+            process=os.getpid(),
+            checkpoint_every=self._checkpoint_every,
+        )
+        try:
+            self._write([opening], checkpoint=True, final=False)
+        except OSError as error:
+            os.close(self._file)
+            raise _unwritable(directory, error) from None
 
     def _run(self) -> None:
         unsigned = False
@@ -178,6 +197,7 @@ class AuditWriter:
         """Write a batch; while that fails, say so by `accepting`, and try again until closed."""
         while True:
             try:
+                self._write_began = time.monotonic()
                 self._write(batch, checkpoint=checkpoint, final=final)
             except OSError:
                 self._failing = True
@@ -188,6 +208,8 @@ class AuditWriter:
             else:
                 self._failing = False
                 return
+            finally:
+                self._write_began = None
 
     def _write(self, batch: list[_Event], *, checkpoint: bool, final: bool) -> None:
         seq, link = self._seq, self._link
@@ -297,11 +319,14 @@ def _create_segment(directory: Path, kind: str, now: float) -> tuple[str, int]:
         make_private_folder(directory)
         return stream, os.open(directory / f"{stream}.jsonl", flags, 0o600)
     except OSError as error:
-        raise ConfigurationError(
-            f"the audit trail can't be written: {error.strerror}; check audit.path and its "
-            "permissions",
-            directory,
-        ) from None
+        raise _unwritable(directory, error) from None
+
+
+def _unwritable(directory: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"the audit trail can't be written: {error.strerror}; check audit.path and its permissions",
+        directory,
+    )
 
 
 def _format_time(seconds: float) -> str:

@@ -129,7 +129,8 @@ def _print_events(events: list[dict[str, Any]], *, json_: bool) -> None:
             for name in _SHOWN_FIELDS
             if event.get(name) is not None
         )
-        typer.echo(f"{event.get('time')} {event.get('event')} {shown}")
+        when, what = (json_line(event.get(name)).strip('"') for name in ("time", "event"))
+        typer.echo(f"{when} {what} {shown}")
 
 
 def json_line(value: Any) -> str:

