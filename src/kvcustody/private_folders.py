@@ -1,5 +1,7 @@
-"""Folders that only their owner may enter: tiers, keys, registry and audit trail lie in such."""
+"""Folders that are their owner's alone: tiers, keys, registry and audit trail lie in such."""
 
+import os
+import stat
 from pathlib import Path
 
 
@@ -20,3 +22,25 @@ def make_private_folder(path: Path) -> None:
     except FileExistsError:
         if not path.is_dir():
             raise
+
+
+def what_is_open_to_others(path: Path, *, readable: bool) -> str | None:
+    """Why a file or folder is not its owner's alone, and what to do; `None` if it is.
+
+    Args:
+        path: what to look at.
+        readable: whether others may read it.
+
+    Raises:
+        OSError: it can't be looked at.
+
+    """
+    status = path.stat()
+    if status.st_uid not in {os.geteuid(), 0}:
+        return "owned by another user; choose one of your own, or chown it"
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (0o022 if readable else 0o077):
+        what = "may write to it" if readable else "may read it"
+        wanted = mode & (0o755 if readable else 0o700)
+        return f"others {what} (mode {mode:04o}); run chmod {wanted:o} on it"
+    return None

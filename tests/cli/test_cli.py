@@ -136,6 +136,31 @@ def test_a_token_for_an_unknown_tenant_or_with_an_odd_life_is_refused(
         assert f"{option}: " in error
 
 
+def test_a_key_without_subject_is_refused_where_each_subject_has_its_cache(
+    config: Path, run: Run
+) -> None:
+    replaced("acme: {scope: tenant}", "acme: {scope: subject}")(config)
+    error = one_line(run("token", "mint", "--tenant", "acme", "-c", config))
+    assert "--subject: 'acme' keeps a cache for each data subject" in error
+    assert run("token", "mint", "--tenant", "acme", "--subject", "s", "-c", config).code == 0
+
+
+def test_a_relative_registry_lies_beside_the_configuration(
+    config: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced("state: state ", "registry: sqlite:///other.db\nstate: state ")(config)
+    monkeypatch.chdir(tmp_path)
+    assert run("token", "list", "-c", config).code == 0
+    assert (config.parent / "other.db").is_file()
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_a_segment_that_is_no_file_of_the_trail_is_passed_over(config: Path, run: Run) -> None:
+    (config.parent / "audit" / "x.jsonl").symlink_to("/proc/self/mem")
+    assert run("audit", "tail", "-c", config).code == 0
+    assert run("audit", "query", "-c", config).code == 0
+
+
 def test_audit_verify_finds_a_changed_record_and_exits_1(config: Path, run: Run) -> None:
     intact = run("audit", "verify", "-c", config, "--json")
     assert (intact.code, intact.json()["ok"]) == (0, True)
@@ -273,6 +298,30 @@ def broken_registry(config: Path) -> None:
         (replaced("version: 1", "version: one"), "custody.yaml:2: version: "),
         (replaced("path: tier,", "path: 7,"), "custody.yaml:11: tiers[0].path: "),
         (replaced("ttl: 24h", "ttl: tomorrow"), "custody.yaml:11: tiers[0].ttl: "),
+        (replaced("load_deadline: 2s", "load_deadline: 1h"), "failure.load_deadline: at most 60s"),
+        (replaced("lookup_deadline: 200ms", "lookup_deadline: 1m"), "lookup_deadline: at most 10s"),
+        (replaced("assertion_ttl: 60s", "assertion_ttl: 1d"), "assertion_ttl: at most 3600s"),
+        (
+            replaced("checkpoint_every: 10s", "checkpoint_every: 1d"),
+            "checkpoint_every: at most 3600s",
+        ),
+        (replaced("revision: auto", "revision: ''"), "custody.yaml:5: model.revision: "),
+        (
+            replaced("path: tier, ttl: 24h", "path: tier}\n  - {name: b, path: tier, ttl: 24h"),
+            "custody.yaml:10: tiers: two tiers lie in {root}/tier; give each its own folder",
+        ),
+        (
+            replaced("tier, ttl: 24h", "tier, kind: filesystem, ttl: 24h"),
+            "tiers[0].kind: written twice",
+        ),
+        (
+            replaced("state: state ", "registry: 'sqlite:///a.db?x=1'\nstate: state "),
+            "custody.yaml:6: registry: this version supports sqlite:///PATH",
+        ),
+        (
+            replaced("state: state ", "registry: sqlite+aiosqlite:///a.db\nstate: state "),
+            "custody.yaml:6: registry: this version supports sqlite:///PATH",
+        ),
         (replaced("state: state ", "state2: state "), "custody.yaml:"),
         (replaced("deployment: local ", "deployment: [local "), "custody.yaml:"),
         (unwritable_tier, "custody.yaml:11: tiers[0].path: {root}/tier: the tier's folder can't"),
@@ -296,7 +345,8 @@ def test_bad_input_is_one_line_with_its_place_and_exit_code_2_before_vllm_starts
     monkeypatch.setattr(os, "execve", never)
     spoil(config)
     error = one_line(run(*command, "-c", config))
-    assert f"{config.parent}/{expected.format(root=config.parent)}" in error
+    assert expected.format(root=config.parent) in error
+    assert f"kvcustody: {config.parent}/" in error
 
 
 def test_serve_starts_vllm_with_connector_gateway_and_the_callers_arguments(

@@ -284,9 +284,26 @@ def test_a_registry_of_a_newer_version_is_refused_and_left_alone(
 def test_a_damaged_registry_says_to_restore_it(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
+    path.chmod(0o600)
     error = refusal(f"sqlite:///{path}")
     assert error.file == path
     assert "restore it from a backup" in error.message
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o666])
+def test_a_registry_that_others_may_read_is_refused(path: Path, mode: int) -> None:
+    open_registry(f"sqlite:///{path}").close()
+    path.chmod(mode)
+    error = refusal(f"sqlite:///{path}")
+    assert (error.file, error.message) == (
+        path,
+        f"others may read it (mode {mode:04o}); run chmod 600 on it",
+    )
+    path.chmod(0o600)
+    path.parent.chmod(0o777)
+    assert "others may write to it" in refusal(f"sqlite:///{path}").message
+    path.parent.chmod(0o755)
+    open_registry(f"sqlite:///{path}").close()
 
 
 def test_a_folder_in_place_of_the_registry_is_a_clear_error(path: Path) -> None:

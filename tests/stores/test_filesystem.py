@@ -372,7 +372,7 @@ def test_leftovers_of_a_dead_process_are_removed_at_the_next_start(
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    with pytest.raises(ConfigurationError, match="chmod 700") as caught:
+    with pytest.raises(ConfigurationError, match="others may write to it") as caught:
         FilesystemStore(tmp_path)
     assert caught.value.file == tmp_path
 

@@ -72,7 +72,7 @@ def test_blocks_not_sealed_by_the_deadline_are_dropped(
     custody.store.hang("put")
     tier.submit_store(1, grant(), full_slots(20))
     outcome = outcome_of(tier)
-    assert 0 < len(outcome.succeeded) <= governed._TRANSFER_THREADS
+    assert 0 < len(outcome.succeeded) <= governed._STORE_THREADS
     assert len(outcome.succeeded) + len(outcome.failed) == 20
     custody.store.release()
     eventually(lambda: bool(custody.audit.named("blocks.stored")))
@@ -113,7 +113,7 @@ def test_a_store_that_hangs_never_holds_a_drain_up(custody: Custody, method: str
     custody.store.hang(method)
     slots = empty_slots(10)
     tier.submit_load(1, grant(), slots)
-    tier.submit_store(2, grant(), full_slots(10))
+    tier.submit_store(2, grant(), full_slots(20)[10:])
     eventually(lambda: method in custody.store.calls or method == "exists")
     assert within(1, tier.drain)
     assert {outcome.job_id for outcome in tier.finished()} == {1, 2}

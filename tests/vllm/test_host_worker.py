@@ -1,8 +1,11 @@
 """The host-copy worker: every block arrives where it belongs, bit for bit."""
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 from kvcustody.vllm.host_memory import WorkerRegion, protect
 from kvcustody.vllm.host_worker import HostCopyWorker
+from kvcustody.vllm.spec import CustodySpec
 
 pytestmark = pytest.mark.engine
 
@@ -110,6 +114,46 @@ def test_a_protected_region_has_no_name_and_both_sides_still_share_it() -> None:
     del view
     worker_side.cleanup()
     scheduler_side.cleanup()
+
+
+def test_a_new_owner_of_host_memory_finds_nothing_of_the_old_one() -> None:
+    """A KV group that fills only a part of a block would have the rest sealed as its own."""
+    region = region_for(f"test-{secrets.token_hex(4)}", None, 1)
+    spec = CustodySpec.__new__(CustodySpec)
+    spec.config = SimpleNamespace(groups=["full attention", "sliding window"])
+    spec.blocks_per_chunk = 1
+    spec.num_chunks = 8
+    spec.kv_bytes_per_chunk = 2 * PAGE
+    spec._scheduler_mmap = region
+    rows = region.base_tensor.view(8, 2 * PAGE)
+    rows.fill_(7)
+    scrub = spec._scrub_if_needed()
+    assert scrub is not None
+    scrub([2, 5])
+    filled = [bool((rows[chunk] == 7).all()) for chunk in range(8)]
+    assert filled == [True, True, False, True, True, False, True, True]
+    assert not rows[[2, 5]].any()
+    spec.config = SimpleNamespace(groups=["full attention"])
+    assert spec._scrub_if_needed() is None
+    Path(region.mmap_path).unlink()
+    del rows
+    region.cleanup()
+
+
+def test_core_dumps_leave_shared_memory_out_and_nothing_else() -> None:
+    """In a process of its own, whose filter a test may change."""
+    program = (
+        "from kvcustody.vllm.host_memory import keep_out_of_core_dumps as keep\n"
+        "from pathlib import Path\n"
+        "path = Path('/proc/self/coredump_filter')\n"
+        "path.write_text('0x3f')\n"
+        "keep()\n"
+        "print(path.read_text())"
+    )
+    finished = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert int(finished.stdout.split()[-1], 16) == 0x35
 
 
 def test_protecting_leaves_another_engines_region_alone() -> None:

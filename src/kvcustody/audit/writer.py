@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kvcustody.audit.chain import canonical, digest, first_link, sign_checkpoint
 from kvcustody.audit.events import CHECKPOINT, COMMON_FIELDS, EVENTS, GAP, INVALID, OPENING
 from kvcustody.errors import ConfigurationError
-from kvcustody.private_folders import make_private_folder
+from kvcustody.private_folders import make_private_folder, what_is_open_to_others
 
 # About 20 MB of events; a healthy writer holds a handful.
 _MOST_WAITING: Final = 65_536
@@ -317,6 +317,8 @@ def _create_segment(directory: Path, kind: str, now: float) -> tuple[str, int]:
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         make_private_folder(directory)
+        if (problem := what_is_open_to_others(directory, readable=True)) is not None:
+            raise ConfigurationError(problem, directory)
         return stream, os.open(directory / f"{stream}.jsonl", flags, 0o600)
     except OSError as error:
         raise _unwritable(directory, error) from None

@@ -43,6 +43,10 @@ def mint(
             raise ConfigurationError(f"'{name}' is no name; {NAME_FORM}", field=field)
     if subject is not None and not (0 < len(subject) <= _LONGEST_SUBJECT and subject.isprintable()):
         raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
+    if subject is None and settings.tenants[tenant].scope == "subject":
+        raise ConfigurationError(
+            f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"
+        )
     try:
         end = None if expires is None else time.time() + parse_duration(expires)
     except ValueError as error:

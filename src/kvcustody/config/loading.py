@@ -144,6 +144,8 @@ def _remedy(detail: ErrorDetails) -> str:
         return "required field is missing; add it"
     if kind == "value_error":
         return message.removeprefix("Value error, ")
+    if kind == "less_than_equal":
+        return f"at most {detail['ctx']['le']:g}s"
     if kind == "is_instance_of":
         return "write the path of a file or folder, below a home folder that exists"
     if kind == "string_pattern_mismatch":

@@ -51,6 +51,9 @@ def _resolve(base: Path, text: str) -> Path | str:
         return text  # ~ of a user that is not known here
 
 
+_SQLITE = "sqlite:///"
+
+
 class OwnerSettings(_Section):
     """The named operating owner, shown in reports."""
 
@@ -61,7 +64,7 @@ class OwnerSettings(_Section):
 class ModelSettings(_Section):
     """Which model revision the cache belongs to: `auto` fingerprints the model's files."""
 
-    revision: str = "auto"
+    revision: Annotated[str, Field(min_length=1, max_length=128)] = "auto"
 
 
 class KeySettings(_Section):
@@ -75,7 +78,8 @@ class IdentitySettings(_Section):
     """How callers are identified; `anonymous` is `deny` or the tenant for callers without a key."""
 
     anonymous: Name = "deny"
-    assertion_ttl: Duration = 60.0
+    # How long a request may wait for the engine; also how long a leaked assertion is any good.
+    assertion_ttl: Annotated[Duration, Field(le=3600.0)] = 60.0
 
 
 class HostSettings(_Section):
@@ -113,14 +117,15 @@ class AuditSettings(_Section):
 
     path: Path
     on_failure: Literal["block", "continue"] = "block"
-    checkpoint_every: Duration = 10.0
+    checkpoint_every: Annotated[Duration, Field(le=3600.0)] = 10.0
 
 
 class FailureSettings(_Section):
     """How long a tier may take before its answer counts as a miss."""
 
-    load_deadline: Duration = 2.0
-    lookup_deadline: Duration = 0.2
+    # Beyond a minute, recomputing is faster for any prompt.
+    load_deadline: Annotated[Duration, Field(le=60.0)] = 2.0
+    lookup_deadline: Annotated[Duration, Field(le=10.0)] = 0.2
 
 
 class Settings(_Section):
@@ -155,7 +160,12 @@ class Settings(_Section):
     @property
     def registry_url(self) -> str:
         """SQLAlchemy URL of the registry; a SQLite file below `state` unless configured."""
-        return self.registry or f"sqlite:///{self.state / 'registry.sqlite'}"
+        if self.registry is None:
+            return f"sqlite:///{self.state / 'registry.sqlite'}"
+        path = self.registry.removeprefix(_SQLITE)
+        if path == self.registry or self.places.file is None:
+            return self.registry
+        return f"{_SQLITE}{self.places.file.parent / path}"
 
     @field_validator("tiers")
     @classmethod
@@ -165,6 +175,9 @@ class Settings(_Section):
             raise ValueError(f"two tiers are named '{min(repeated)}'; give each its own name")
         if "host" in names:
             raise ValueError("'host' names the host-memory tier; choose another name for this tier")
+        paths = [tier.path for tier in tiers]
+        if shared := {str(path) for path in paths if paths.count(path) > 1}:
+            raise ValueError(f"two tiers lie in {min(shared)}; give each its own folder")
         return tiers
 
     def unknown_tenant(self) -> str | None:

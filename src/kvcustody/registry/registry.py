@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from kvcustody.errors import ConfigurationError, UnavailableError
-from kvcustody.private_folders import make_private_folder
+from kvcustody.private_folders import make_private_folder, what_is_open_to_others
 from kvcustody.registry.schema import SCHEMA_VERSION, metadata, schema_version
 
 # The scheduler waits for the registry when a namespace is used first; a writer takes milliseconds.
@@ -81,9 +81,10 @@ def open_registry(url: str) -> Registry:
             "not a database URL; write sqlite:///PATH", field="registry"
         ) from None
     # An in-memory database would lose every key with the process.
-    if parsed.get_backend_name() != "sqlite" or parsed.database in {None, "", ":memory:"}:
+    database = parsed.database or ""
+    if parsed.drivername != "sqlite" or parsed.query or database in {"", ":memory:"}:
         raise ConfigurationError("this version supports sqlite:///PATH", field="registry")
-    path = Path(parsed.database)
+    path = Path(database)
     _create_private(path)
     engine = create_engine(parsed, connect_args={"timeout": _LOCK_WAIT_SECONDS})
     event.listen(engine, "connect", _configure_sqlite)
@@ -126,6 +127,9 @@ def _create_private(path: Path) -> None:
     try:
         make_private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        for place, readable in ((path.parent, True), (path, False)):
+            if (problem := what_is_open_to_others(place, readable=readable)) is not None:
+                raise ConfigurationError(problem, place)
     except OSError as error:
         raise ConfigurationError(
             f"can't be opened: {error.strerror}; check `state` and its permissions", path

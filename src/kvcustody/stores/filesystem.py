@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvcustody.errors import ConfigurationError, StoreError
 from kvcustody.namespace.namespace import BLOCK_NAME_BYTES, NAMESPACE_ID_BYTES
-from kvcustody.private_folders import make_private_folder
+from kvcustody.private_folders import make_private_folder, what_is_open_to_others
 from kvcustody.stores.base import Address
 
 SUFFIX = ".kvb"
@@ -121,11 +121,8 @@ class FilesystemStore:
 def _prepare(root: Path, incoming: Path) -> None:
     try:
         make_private_folder(root)
-        status = root.stat()
-        if status.st_uid not in {os.geteuid(), 0}:
-            raise ConfigurationError("owned by another user; choose a folder of your own", root)
-        if status.st_mode & 0o022:
-            raise ConfigurationError("others may write to it; run chmod 700 on it", root)
+        if (problem := what_is_open_to_others(root, readable=True)) is not None:
+            raise ConfigurationError(problem, root)
         make_private_folder(incoming)
         probe = incoming / f"probe-{os.getpid()}-{os.urandom(8).hex()}"
         _write(probe, memoryview(b"probe"))

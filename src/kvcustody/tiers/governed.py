@@ -21,7 +21,9 @@ from kvcustody.tiers.presence import Presence, PresenceLookups
 from kvcustody.tiers.workers import WorkerPool
 
 # Sealing runs at memory speed on two threads; a few more keep slow I/O from standing in its way.
-_TRANSFER_THREADS = 4
+# Somebody waits for a load and nobody for a store, so neither queues behind the other.
+_LOAD_THREADS = 3
+_STORE_THREADS = 2
 _LOOKUP_THREADS = 2
 # Storing is nobody's wait, but a backlog pins host memory: what isn't sealed by then is dropped.
 _STORE_DEADLINE_SECONDS = 30.0
@@ -69,13 +71,14 @@ class GovernedTier:
         self._load_deadline = load_deadline
         self._clock = clock
         self._lookup_workers = WorkerPool(f"kvcustody-{name}-lookup", _LOOKUP_THREADS)
-        self._transfer_workers = WorkerPool(f"kvcustody-{name}-transfer", _TRANSFER_THREADS)
+        self._load_workers = WorkerPool(f"kvcustody-{name}-load", _LOAD_THREADS)
+        self._store_workers = WorkerPool(f"kvcustody-{name}-store", _STORE_THREADS)
         self._lookups = PresenceLookups(store, self._lookup_workers, deadline=lookup_deadline)
         # A buffer for each thread, made once: blocks are megabytes, and one byte more than a
         # sealed block shows a longer file for what it is.
-        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        for _ in range(_TRANSFER_THREADS):
-            self._buffers.put(memoryview(bytearray(sealed_size(block_bytes) + 1)))
+        size = sealed_size(block_bytes) + 1
+        self._load_buffers = _buffers(_LOAD_THREADS, size)
+        self._store_buffers = _buffers(_STORE_THREADS, size)
         self._stores: dict[int, Job] = {}
         self._loads: dict[int, Job] = {}
 
@@ -102,7 +105,7 @@ class GovernedTier:
             return
         tally = StoreTally(len(job.slots))
         for index in range(len(job.slots)):
-            self._transfer_workers.submit(partial(self._store_block, job, index, tally))
+            self._store_workers.submit(partial(self._store_block, job, index, tally))
 
     def submit_load(self, job_id: int, grant: Grant, slots: Sequence[Slot]) -> None:
         """Begin to load and open blocks."""
@@ -112,7 +115,7 @@ class GovernedTier:
             job.give_up()
             return
         for index in range(len(job.slots)):
-            self._transfer_workers.submit(partial(self._load_block, job, index))
+            self._load_workers.submit(partial(self._load_block, job, index))
 
     def finished(self) -> list[JobOutcome]:
         """Outcomes since the last call; jobs past their deadline are given up."""
@@ -135,8 +138,9 @@ class GovernedTier:
     def close(self) -> bool:
         """End all jobs and stop the threads; false when one hangs in the store."""
         self.drain()
-        stopped = self._lookup_workers.close(_CLOSE_SECONDS / 2)
-        return self._transfer_workers.close(_CLOSE_SECONDS / 2) and stopped
+        pools = (self._lookup_workers, self._load_workers, self._store_workers)
+        stopped = [pool.close(_CLOSE_SECONDS / len(pools)) for pool in pools]
+        return all(stopped)
 
     def _new_job(self, job_id: int, grant: Grant, slots: Sequence[Slot], patience: float) -> Job:
         now = time.monotonic()
@@ -158,7 +162,7 @@ class GovernedTier:
         """Seal one block into a buffer, then put it; its slot is free before the slow part."""
         slot = job.slots[index]
         stored = 0
-        buffer = self._buffers.get()
+        buffer = self._store_buffers.get()
         try:
             sealed = buffer[: sealed_size(len(slot.memory))]
             if job.claim(index):
@@ -171,7 +175,7 @@ class GovernedTier:
         except StoreError as error:
             self._audit_block("blocks.dropped", job.grant, "store", blocks=1, why=str(error))
         finally:
-            self._buffers.put(buffer)
+            self._store_buffers.put(buffer)
             total = tally.count(stored)
             if total is not None:
                 self._account("blocks.stored", "store", job, *total)
@@ -193,7 +197,7 @@ class GovernedTier:
         slot = job.slots[index]
         if not job.is_open(index):
             return
-        buffer = self._buffers.get()
+        buffer = self._load_buffers.get()
         try:
             count = self._store.get(slot.address, buffer)
             if count is not None and job.claim(index):
@@ -207,7 +211,7 @@ class GovernedTier:
         except StoreError as error:
             self._audit_block("blocks.dropped", job.grant, "load", blocks=1, why=str(error))
         finally:
-            self._buffers.put(buffer)
+            self._load_buffers.put(buffer)
             job.fail(index)
 
     def _open(self, grant: Grant, slot: Slot, sealed: memoryview) -> OpenFailure | None:
@@ -267,3 +271,10 @@ class GovernedTier:
             outcome="failed",
             **fields,
         )
+
+
+def _buffers(count: int, size: int) -> "queue.SimpleQueue[memoryview]":
+    buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+    for _ in range(count):
+        buffers.put(memoryview(bytearray(size)))
+    return buffers

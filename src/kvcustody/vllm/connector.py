@@ -16,6 +16,7 @@ from vllm.v1.request import Request
 
 from kvcustody.admission import Refusal
 from kvcustody.vllm import options
+from kvcustody.vllm.host_memory import keep_out_of_core_dumps
 from kvcustody.vllm.manager import GoverningManager
 
 
@@ -37,6 +38,7 @@ class CustodyConnector(OffloadingConnector):
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         options.complete(vllm_config)
+        keep_out_of_core_dumps()
         super().__init__(vllm_config, role, kv_cache_config)
 
     def on_new_request(self, request: Request) -> None:

@@ -1,6 +1,5 @@
 """Hygiene of the shared memory that is the host tier: plaintext KV data of all tenants."""
 
-import mmap
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -8,11 +7,27 @@ from pathlib import Path
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
+_CORE_DUMP_FILTER = Path("/proc/self/coredump_filter")
+_SHARED_MAPPINGS = 0b1010  # bit 1: anonymous ones, bit 3: those of files
+
 logger = init_logger(__name__)
 
 
+def keep_out_of_core_dumps() -> None:
+    """Leave shared memory out of this process's core dumps.
+
+    The host tier is mapped by each of the engine's processes, and the kernel dumps a mapping whose
+    file has no name any more like ordinary memory (core(5), /proc/PID/coredump_filter).
+    """
+    try:
+        mask = int(_CORE_DUMP_FILTER.read_text(), 16)
+        _CORE_DUMP_FILTER.write_text(f"{mask & ~_SHARED_MAPPINGS:#x}")
+    except OSError:
+        logger.warning("Core dumps of this process may contain the host tier's shared memory")
+
+
 def protect(region: SharedOffloadRegion) -> None:
-    """Drop the region's name and keep it out of core dumps.
+    """Drop the region's name.
 
     vLLM's tiering never drops the name (it passes no barrier to SharedOffloadRegion), so a killed
     engine leaves all KV data in /dev/shm. Workers map the region before the scheduler's side does,
@@ -22,9 +37,7 @@ def protect(region: SharedOffloadRegion) -> None:
         region: the scheduler's mapping; it and all workers' mappings stay valid.
 
     """
-    assert region.mmap_obj is not None
     assert region.fd is not None
-    region.mmap_obj.madvise(mmap.MADV_DONTDUMP)
     with suppress(FileNotFoundError):
         named, mapped = Path(region.mmap_path).stat(), os.fstat(region.fd)
         if (named.st_dev, named.st_ino) == (mapped.st_dev, mapped.st_ino):

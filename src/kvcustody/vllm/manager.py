@@ -6,7 +6,7 @@ without a grant stores nothing and finds nothing.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,12 +52,19 @@ class GoverningManager(OffloadingManager):
         tiering: vLLM's manager, which sees only keyed names.
         custody: the stages of custody.
         host_blocks: how many blocks host memory holds.
+        scrub: zeroes blocks of host memory before a new owner's data comes; `None` where that data
+            fills them.
 
     """
 
     def __init__(
-        self, tiering: OffloadingManager, custody: EngineCustody, host_blocks: int
+        self,
+        tiering: OffloadingManager,
+        custody: EngineCustody,
+        host_blocks: int,
+        scrub: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
+        self._scrub = scrub
         self.custody = custody
         self._tiering = tiering
         self._grants: dict[str, Grant] = {}
@@ -121,10 +128,13 @@ class GoverningManager(OffloadingManager):
             return None
         for name in output.keys_to_store:
             self._remember(name, originals[name])
+        if self._scrub is not None:
+            self._scrub(output.store_spec.block_ids.tolist())
         return replace(
             output,
             keys_to_store=[originals[name] for name in output.keys_to_store],
-            evicted_keys=self._originals_of(output.evicted_keys, forget=True),
+            # Not forgotten yet: the event of the eviction comes later.
+            evicted_keys=self._originals_of(output.evicted_keys, forget=False),
         )
 
     def complete_store(

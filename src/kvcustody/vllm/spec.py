@@ -1,5 +1,7 @@
 """The spec: builds the scheduler's manager and the worker, both around vLLM's tiering."""
 
+from collections.abc import Callable, Sequence
+
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
@@ -57,8 +59,27 @@ class CustodySpec(TieringOffloadingSpec):
                 raise
             assert self._scheduler_mmap is not None
             protect(self._scheduler_mmap)
-            self._governing = GoverningManager(tiering, self._custody, self.num_chunks)
+            self._governing = GoverningManager(
+                tiering, self._custody, self.num_chunks, self._scrub_if_needed()
+            )
         return self._governing
+
+    def _scrub_if_needed(self) -> Callable[[Sequence[int]], None] | None:
+        """How to zero blocks of host memory, where a KV group fills only a part of one.
+
+        A tier seals whole blocks; the rest would be what another tenant left there.
+        """
+        if len(self.config.groups) == 1 and self.blocks_per_chunk == 1:
+            return None
+        region = self._scheduler_mmap
+        assert region is not None
+
+        def scrub(chunks: Sequence[int]) -> None:
+            rows = region.base_tensor.view(self.num_chunks, self.kv_bytes_per_chunk)
+            for chunk in chunks:
+                rows[chunk].zero_()
+
+        return scrub
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The stock worker on an accelerator; on a host without one, ours that copies in memory."""
