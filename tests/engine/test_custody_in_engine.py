@@ -254,5 +254,7 @@ def test_two_requests_of_two_tenants_in_one_batch_stay_apart(engine: Engine) -> 
 
     first, second = batch(), batch()
     assert len({text for text, _ in first + second}) == 1
-    assert first[0][1] == first[1][1] == 0
+    # Two of one tenant may be computed one after the other; one of them had nothing to reuse.
+    acme, globex = ([reused for _, reused in first[start::2]] for start in (0, 1))
+    assert min(acme) == min(globex) == 0
     assert {reused for _, reused in second} == {reused_when_warm(engine, prompt)}
