@@ -23,7 +23,7 @@ from kvcustody.config import Settings, load_settings
 from kvcustody.demo.client import Answer, ask
 from kvcustody.demo.report import Check, DemoReport
 from kvcustody.demo.search import read_host_memory, search_plaintext
-from kvcustody.demo.server import Server, running_server, shared_memory_regions
+from kvcustody.demo.server import Server, running_server
 from kvcustody.deployment import init_deployment
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
@@ -67,13 +67,8 @@ def run_demo(plan: DemoPlan, announce: Announce) -> DemoReport:
 
     """
     _prepare_directory(plan.directory)
-    before = shared_memory_regions()
     with _terminated_like_interrupted():
-        try:
-            return _Demo(plan, announce).run()
-        finally:
-            for region in shared_memory_regions() - before:
-                region.unlink(missing_ok=True)
+        return _Demo(plan, announce).run()
 
 
 @dataclass

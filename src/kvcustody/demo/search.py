@@ -9,7 +9,7 @@ import numpy as np
 _WORD_BYTES = 8
 # A run of 32 equal bytes holds three whole words at multiples of eight, wherever it starts.
 _WORDS_IN_RUN = 3
-_TABLE_BITS = 26
+_TABLE_BITS = 28  # about ten times the words of a demo's host memory
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: spreads neighbours
 
 _Words = np.ndarray[tuple[int], np.dtype[np.uint64]]

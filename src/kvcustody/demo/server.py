@@ -6,17 +6,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 
 from kvcustody.errors import UnavailableError
 
 _START_SECONDS = 300.0
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 15.0
+_CLEAN_UP_SECONDS = 5.0
 _POLL_SECONDS = 0.25
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel keeps shared memory
 _LOG_LINES = 12
@@ -89,20 +92,64 @@ def running_server(model: Path, config: Path, log: Path) -> Iterator[Server]:
 
 
 def stop(server: Server) -> None:
-    """Stop a server and all its children; kill what doesn't stop by itself."""
+    """Stop a server and all its children; kill what doesn't stop by itself, and clean up for it."""
+    members = _members(server.process.pid)
+    regions = _regions_of(members)
     if server.process.poll() is None:
         with suppress(ProcessLookupError):
             os.kill(server.process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             server.process.wait(_STOP_SECONDS)
+    members |= _members(server.process.pid)
+    regions |= _regions_of(members)
+    # Python's resource tracker ends by itself, once it has removed what the others left.
+    trackers = {member for member in members if _is_resource_tracker(member)}
+    for member in members - trackers:
+        with suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(trackers, timeout=_CLEAN_UP_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(server.process.pid, signal.SIGKILL)
     server.process.wait()
+    for region in regions:
+        region.unlink(missing_ok=True)
+
+
+def _members(server: int) -> set[psutil.Process]:
+    try:
+        process = psutil.Process(server)
+        return {process, *process.children(recursive=True)}
+    except psutil.Error:
+        return set()
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("resource_tracker" in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _regions_of(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Names in shared memory that processes use."""
+    return {
+        Path(mapping.path)
+        for process in processes
+        for mapping in _mappings(process)
+        if Path(mapping.path).parent == _SHARED_MEMORY
+    }
+
+
+def _mappings(process: psutil.Process) -> list[Any]:
+    try:
+        return list(process.memory_maps())
+    except (psutil.Error, OSError):
+        return []  # ended meanwhile
 
 
 def shared_memory_regions() -> frozenset[Path]:
-    """Named host-tier regions of vLLM that exist on this machine."""
-    return frozenset(_SHARED_MEMORY.glob("vllm_offload_*"))
+    """All names in this machine's shared memory; vLLM's regions are among them."""
+    return frozenset(_SHARED_MEMORY.iterdir())
 
 
 def _wait_until_healthy(server: Server) -> None:
