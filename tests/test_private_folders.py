@@ -27,6 +27,8 @@ def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
 def test_something_else_in_its_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError):  # noqa: PT011 - which one is the kernel's choice
+        make_private_folder(Path("/proc/kv/below"))
     for path in ("file", "file/below", "dangling", "dangling/below"):
         with pytest.raises(OSError):  # noqa: PT011 - which one is the kernel's choice
             make_private_folder(tmp_path / path)

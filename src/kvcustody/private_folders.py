@@ -17,6 +17,8 @@ def make_private_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700)
     except FileNotFoundError:
+        if path.parent.is_dir():
+            raise  # a file system, such as /proc, that lets nobody make folders
         make_private_folder(path.parent)
         make_private_folder(path)
     except FileExistsError:

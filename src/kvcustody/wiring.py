@@ -1,6 +1,7 @@
 """Wire the stages together from custody.yaml; the one place where collaborators are chosen."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kvcustody.admission import HOST_TIER, Admission, salt_source
 from kvcustody.audit import AuditLog, AuditWriter, check_writable
 from kvcustody.config import Settings
+from kvcustody.errors import ConfigurationError
 from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
 from kvcustody.identity.principal import Principal
@@ -20,6 +22,8 @@ from kvcustody.sealing import Keyring, ServiceKey
 from kvcustody.sealing.providers import LocalKeyProvider
 from kvcustody.stores import FilesystemStore
 from kvcustody.tiers import GovernedTier
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where vLLM keeps the host tier
 
 ANONYMOUS_WORKLOAD = "anonymous"
 """Workload of callers without a key, where custody.yaml maps them to a tenant."""
@@ -151,6 +155,8 @@ def preflight(settings: Settings) -> None:
 
     """
     load_decisions(settings)
+    with settings.places.blame("host", "bytes"):
+        _check_shared_memory(settings.host.bytes)
     open_stores(settings)
     with settings.places.blame("audit", "path"):
         check_writable(settings.audit.path)
@@ -160,6 +166,20 @@ def preflight(settings: Settings) -> None:
             keyring.service_key(purpose)
     finally:
         registry.close()
+
+
+def _check_shared_memory(needed: int) -> None:
+    """Check that the host tier fits where vLLM puts it; a container's default is 64 MiB."""
+    try:
+        status = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return  # vLLM will say what it misses
+    size = status.f_blocks * status.f_frsize
+    if needed > size:
+        raise ConfigurationError(
+            f"more than {_SHARED_MEMORY} holds ({size // 2**20} MiB); take less, or enlarge it "
+            "(Docker: --shm-size)"
+        )
 
 
 def open_keyring(settings: Settings) -> tuple[Registry, Keyring]:

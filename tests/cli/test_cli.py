@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from kvcustody.cli import app
+from kvcustody.deployment import init_deployment
 from kvcustody.sealing.block import BlockIdentity, DataKey, seal_into, sealed_size
 
 pytestmark = pytest.mark.unit
@@ -49,11 +51,17 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A deployment as `kvcustody init` leaves it; its paths are relative, so a copy works, too."""
+    site = tmp_path_factory.mktemp("pristine") / "site"
+    init_deployment(site / "custody.yaml")
+    return site
+
+
 @pytest.fixture
-def config(tmp_path: Path, run: Run) -> Path:
-    result = run("init", tmp_path / "site", "--json")
-    assert result.code == 0
-    return Path(result.json()["config"])
+def config(tmp_path: Path, pristine: Path) -> Path:
+    return shutil.copytree(pristine, tmp_path / "site") / "custody.yaml"
 
 
 def one_line(result: Result) -> str:
@@ -114,7 +122,9 @@ def test_tokens_are_minted_listed_and_revoked_and_the_audit_knows(config: Path, 
     assert [token["tenant"] for token in listed] == ["acme", "globex", "acme"]
     assert not any("key" in token for token in listed)
     assert run("token", "revoke", minted["id"], "-c", config).code == 0
-    assert "no valid key" in one_line(run("token", "revoke", minted["id"], "-c", config))
+    assert "revoked already" in one_line(run("token", "revoke", minted["id"], "-c", config))
+    unknown = one_line(run("token", "revoke", minted["key"].replace("kvc_", "kvx_"), "-c", config))
+    assert minted["key"].split("_", 2)[2] not in unknown
     revoked = run("token", "list", "-c", config, "--json").json()[-1]
     assert revoked["revoked"] is not None
     events = run("audit", "query", "--event", "token.revoked", "-c", config, "--json").out
@@ -186,6 +196,19 @@ def test_an_outsider_verifies_with_the_public_key_alone(
     assert run("audit", "verify", *arguments).code == 0
     public.write_text("nonsense")
     assert "not a PEM public key" in one_line(run("audit", "verify", *arguments))
+
+
+def test_mint_prints_nothing_but_the_key_on_standard_output(config: Path, run: Run) -> None:
+    minted = run("token", "mint", "--tenant", "acme", "-c", config)
+    assert minted.out.startswith("kvc_")
+    assert minted.out.count("\n") == 1
+    assert "Shown once" in minted.err
+    # A pasted key is as good as its id.
+    assert run("token", "revoke", minted.out.strip(), "-c", config).code == 0
+
+
+def test_tables_are_whole_where_nobody_watches(config: Path, run: Run) -> None:
+    assert "…" not in run("token", "list", "-c", config).out
 
 
 def test_audit_tail_and_query_print_one_event_a_line(config: Path, run: Run) -> None:
@@ -298,6 +321,11 @@ def broken_registry(config: Path) -> None:
         (replaced("version: 1", "version: one"), "custody.yaml:2: version: "),
         (replaced("path: tier,", "path: 7,"), "custody.yaml:11: tiers[0].path: "),
         (replaced("ttl: 24h", "ttl: tomorrow"), "custody.yaml:11: tiers[0].ttl: "),
+        (
+            replaced("bytes: 1GiB", "bytes: 900TiB"),
+            "custody.yaml:9: host.bytes: more than /dev/shm",
+        ),
+        (replaced("path: tier,", "path: /proc/kv,"), "custody.yaml:11: tiers[0].path: /proc/kv: "),
         (replaced("load_deadline: 2s", "load_deadline: 1h"), "failure.load_deadline: at most 60s"),
         (replaced("lookup_deadline: 200ms", "lookup_deadline: 1m"), "lookup_deadline: at most 10s"),
         (replaced("assertion_ttl: 60s", "assertion_ttl: 1d"), "assertion_ttl: at most 3600s"),
@@ -367,6 +395,7 @@ def test_serve_starts_vllm_with_connector_gateway_and_the_callers_arguments(
         run("vllm-config", "-c", config).out
     )
     assert command[-2:] == ["--port", "8123"]
+    assert command[command.index("--shutdown-timeout") + 1] == "5"
     assert environment["KVCUSTODY_CONFIG"] == str(config)
 
 

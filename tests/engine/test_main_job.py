@@ -323,6 +323,14 @@ def test_forged_parameters_give_no_ones_cache(story: Story) -> None:
     assert names == [["kv_transfer_params", "cache_salt", "vllm_xargs.kv_transfer_params"]]
 
 
+def test_a_stopped_engine_ends_its_trail_and_a_killed_one_does_not(story: Story) -> None:
+    assert len(story.events("engine.started")) == 2
+    assert len(story.events("engine.stopped")) == 1
+    unfinished = {note.split(":")[0] for note in story.verify().notes}
+    (stopped,) = story.events("engine.stopped")
+    assert f"{stopped['stream']}.jsonl" not in unfinished
+
+
 def test_the_trail_verifies_and_a_changed_record_is_found(story: Story, tmp_path: Path) -> None:
     assert story.verify().ok
     for segment in story.settings.audit.path.glob("*.jsonl"):

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from kvcustody.audit import read_events, verify_directory
+from kvcustody.audit.events import CHAIN_FIELDS
 from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
@@ -21,7 +22,7 @@ from kvcustody.wiring import audit_signing_key, open_keyring
 
 app = typer.Typer(help="The audit trail.", no_args_is_help=True)
 
-_SHOWN_FIELDS = ("tenant", "workload", "action", "tier", "outcome", "reason", "check", "blocks")
+_NOT_SHOWN = frozenset({*CHAIN_FIELDS, "policy_version", "signature"})
 
 
 @app.command()
@@ -125,9 +126,9 @@ def _print_events(events: list[dict[str, Any]], *, json_: bool) -> None:
             typer.echo(json_line(event))
             continue
         shown = " ".join(
-            f"{name}={json_line(event[name])}"
-            for name in _SHOWN_FIELDS
-            if event.get(name) is not None
+            f"{name}={json_line(value)}"
+            for name, value in event.items()
+            if value is not None and name not in _NOT_SHOWN
         )
         when, what = (json_line(event.get(name)).strip('"') for name in ("time", "event"))
         typer.echo(f"{when} {what} {shown}")

@@ -19,6 +19,8 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
+_PIPE_COLUMNS = 1000
+
 console = Console(highlight=False)
 
 
@@ -32,4 +34,6 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    # Nothing is cut where a program or a file takes the output.
+    target = console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
+    target.print(table)

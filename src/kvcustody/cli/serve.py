@@ -18,6 +18,7 @@ from kvcustody.wiring import preflight
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What stands behind `--` goes to vLLM as it is."""
 
+_SHUTDOWN_SECONDS = "5"
 _MIDDLEWARE = "kvcustody.gateway.CustodyGateway"
 _REFUSED = {
     "--kv-transfer-config": "it is set from custody.yaml",
@@ -55,6 +56,8 @@ def serve(
         *("--middleware", _MIDDLEWARE),
         # Callers see how much was reused.
         "--enable-prompt-tokens-details",
+        # Time for the engine to finish its audit stream; vLLM's default is to kill it.
+        *("--shutdown-timeout", _SHUTDOWN_SECONDS),
         *arguments,
     ]
     sys.stdout.flush()

@@ -12,7 +12,7 @@ from kvcustody.config import Settings, load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
-from kvcustody.identity.tokens import ApiKey, KeyStore
+from kvcustody.identity.tokens import ApiKey, KeyStore, key_id_of
 from kvcustody.wiring import open_audit, open_keyring
 
 _LONGEST_SUBJECT = 256
@@ -57,7 +57,8 @@ def mint(
     if json_:
         print_json({**_describe(minted.record), "key": minted.key})
     else:
-        console.print(f"{minted.key}\n\nShown once; stored hashed as {minted.record.id}.")
+        typer.echo(minted.key)
+        typer.echo(f"Shown once; stored hashed as {minted.record.id}.", err=True)
 
 
 @app.command()
@@ -68,9 +69,13 @@ def revoke(
 ) -> None:
     """Make an API key useless at once."""
     with _Keys(load_settings(config)) as keys:
+        key_id = key_id_of(key_id) or key_id
         record = next((record for record in keys.store.list() if record.id == key_id), None)
-        if record is None or not keys.store.revoke(key_id):
-            raise ConfigurationError(f"no valid key '{key_id}'; see `kvcustody token list`")
+        if record is None:
+            # Not repeated here: it may be a mistyped key.
+            raise ConfigurationError("no key has this id; see `kvcustody token list`")
+        if not keys.store.revoke(key_id):
+            raise ConfigurationError(f"'{key_id}' is revoked already")
         _audit(keys.audit, "token.revoked", "revoke", record)
     if json_:
         print_json({"id": key_id, "revoked": True})
