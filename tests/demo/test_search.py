@@ -26,6 +26,14 @@ def test_random_bytes_and_zeros_are_not_found(tmp_path: Path) -> None:
     assert (result.files, result.host_bytes) == (2, len(memory))
 
 
+def test_short_words_count_in_headers_only_because_chance_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "chance").write_bytes(bytes(500) + b"acme")
+    (tmp_path / "header").write_bytes(bytes(100) + b"acme" + bytes(500))
+    (tmp_path / "long").write_bytes(bytes(500) + b"Apache License")
+    result = search_plaintext(tmp_path, b"", ["acme", "Apache License"])
+    assert result.findings == ("header: 'acme'", "long: 'Apache License'")
+
+
 def test_words_are_found_in_files_and_in_their_names(tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "block").write_bytes(b"..globex..")

@@ -196,7 +196,7 @@ def _search(story: Story, server: Server, document: str, model_name: str) -> Sea
     processes += [
         child.pid for child in psutil.Process(server.process.pid).children(recursive=True)
     ]
-    words = [*story.keys, "default", "batch", model_name, *document.split("\n")[10].split()[:1]]
+    words = [*story.keys, "default", "batch", model_name, " ".join(document.split()[:4])]
     memory = read_host_memory(processes)
     assert any(memory), "the host tier's memory was found"
     # The search itself must be able to find: what it is given, it finds.
