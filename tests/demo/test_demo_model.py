@@ -151,7 +151,6 @@ def test_document_is_long_enough_to_be_worth_offloading() -> None:
 
 @pytest.mark.engine
 def test_tiny_model_is_complete(models: Path) -> None:
-    pytest.importorskip("transformers")
     document = (files("kvcustody.demo") / "data" / "document.txt").read_text(encoding="utf-8")
     built = build_model("tiny", document)
     assert built.parent == models

@@ -22,7 +22,7 @@ from kvcustody.config import Settings, load_settings
 from kvcustody.demo.client import Answer, ask
 from kvcustody.demo.model import build_model
 from kvcustody.demo.search import SearchResult, read_host_memory, search_plaintext
-from kvcustody.demo.server import Server, running_server, shared_memory_regions
+from kvcustody.demo.server import Server, processes_of, running_server, shared_memory_regions
 from kvcustody.deployment import init_deployment
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
@@ -176,12 +176,12 @@ def _try_hostile_requests(story: Story, server: Server, prompt: str) -> None:
 
 def _kill(server: Server) -> None:
     """SIGKILL to the server and all its children, at once: nobody cleans up."""
-    children = psutil.Process(server.process.pid).children(recursive=True)
+    processes = processes_of(server)
     os.killpg(server.process.pid, signal.SIGKILL)
-    for child in children:
-        if child.is_running():
-            child.kill()
-    psutil.wait_procs(children, timeout=20)
+    for process in processes:
+        if process.is_running():
+            process.kill()
+    psutil.wait_procs(processes, timeout=20)
     server.process.wait()
 
 
@@ -192,12 +192,8 @@ def _flip_a_byte(path: Path) -> None:
 
 
 def _search(story: Story, server: Server, document: str, model_name: str) -> SearchResult:
-    processes = [server.process.pid]
-    processes += [
-        child.pid for child in psutil.Process(server.process.pid).children(recursive=True)
-    ]
     words = [*story.keys, "default", "batch", model_name, " ".join(document.split()[:4])]
-    memory = read_host_memory(processes)
+    memory = read_host_memory(process.pid for process in processes_of(server))
     assert any(memory), "the host tier's memory was found"
     # The search itself must be able to find: what it is given, it finds.
     decoy = story.directory / "decoy"

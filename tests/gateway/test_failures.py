@@ -1,22 +1,9 @@
-from typing import Any
-
 import pytest
 
 from kvcustody.gateway.failures import FailureReports
+from tier_doubles import RecordingAudit
 
 pytestmark = pytest.mark.unit
-
-
-class RecordingAudit:
-    """A test double for the audit log."""
-
-    accepting = True
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-
-    def record(self, event: str, **fields: Any) -> None:
-        self.events.append({"event": event, **fields})
 
 
 class Clock:

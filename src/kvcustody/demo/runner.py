@@ -16,14 +16,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from kvcustody.audit import read_events, verify_directory
 from kvcustody.config import Settings, load_settings
 from kvcustody.demo.client import Answer, ask
 from kvcustody.demo.report import Check, DemoReport
 from kvcustody.demo.search import read_host_memory, search_plaintext
-from kvcustody.demo.server import Server, running_server
+from kvcustody.demo.server import Server, processes_of, running_server
 from kvcustody.deployment import init_deployment
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
@@ -90,7 +88,7 @@ class _Demo:
         self._third_run()
         self._verify_audit()
         self.report.paths = {
-            "config": self.plan.directory / "custody.yaml",
+            "config": self.settings_file,
             "tier": self.settings.tiers[0].path,
             "audit": self.settings.audit.path,
             "server log": self.log,
@@ -99,7 +97,7 @@ class _Demo:
 
     def _configure(self) -> Settings:
         """A deployment as `kvcustody init` writes it, and a tenant that no rule allows anything."""
-        config = self.plan.directory / "custody.yaml"
+        config = self.settings_file
         for key in init_deployment(config):
             self.keys[key.record.principal.tenant] = key.key
         text = config.read_text(encoding="utf-8")
@@ -187,8 +185,7 @@ class _Demo:
         )
 
     def _search_plaintext(self, server: Server) -> None:
-        children = psutil.Process(server.process.pid).children(recursive=True)
-        memory = read_host_memory([server.process.pid, *(child.pid for child in children)])
+        memory = read_host_memory(process.pid for process in processes_of(server))
         document_words = self.plan.document.split()
         phrase = " ".join(document_words[:4])
         words = [*self.keys, "default", self.plan.model.name, phrase]

@@ -93,14 +93,14 @@ def running_server(model: Path, config: Path, log: Path) -> Iterator[Server]:
 
 def stop(server: Server) -> None:
     """Stop a server and all its children; kill what doesn't stop by itself, and clean up for it."""
-    members = _members(server.process.pid)
+    members = processes_of(server)
     regions = _regions_of(members)
     if server.process.poll() is None:
         with suppress(ProcessLookupError):
             os.kill(server.process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             server.process.wait(_STOP_SECONDS)
-    members |= _members(server.process.pid)
+    members |= processes_of(server)
     regions |= _regions_of(members)
     # Python's resource tracker ends by itself, once it has removed what the others left.
     trackers = {member for member in members if _is_resource_tracker(member)}
@@ -115,9 +115,10 @@ def stop(server: Server) -> None:
         region.unlink(missing_ok=True)
 
 
-def _members(server: int) -> set[psutil.Process]:
+def processes_of(server: Server) -> set[psutil.Process]:
+    """A server's process and all its children, as far as they still run."""
     try:
-        process = psutil.Process(server)
+        process = psutil.Process(server.process.pid)
         return {process, *process.children(recursive=True)}
     except psutil.Error:
         return set()

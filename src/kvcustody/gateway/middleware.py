@@ -25,10 +25,9 @@ from kvcustody.identity.tokens import key_id_of
 _LARGEST_BODY_BYTES = 32 * 2**20
 # Above this, parsing takes longer than other requests should wait.
 _PARSED_IN_LOOP_BYTES = 256 * 2**10
-_REPLACED_HEADERS = frozenset(
-    # The key must not reach vLLM's logs; the engine's request id is the gateway's to choose.
-    {b"authorization", b"x-api-key", b"x-request-id", b"content-length", b"transfer-encoding"}
-)
+# The key must not reach vLLM's logs; the engine's request id is the gateway's to choose.
+_KEY_HEADERS = frozenset({b"authorization", b"x-api-key"})
+_REPLACED_HEADERS = _KEY_HEADERS | {b"x-request-id", b"content-length", b"transfer-encoding"}
 
 _UNAVAILABLE = Refused(
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -213,7 +212,7 @@ def _engine_is_governed(scope: Scope) -> bool:
 
 def _presented_key(headers: Headers) -> str | None:
     """The key of a request: OpenAI clients send a bearer token, Anthropic clients x-api-key."""
-    given = [value for name, value in headers if name.lower() in {b"authorization", b"x-api-key"}]
+    given = [value for name, value in headers if name.lower() in _KEY_HEADERS]
     if not given:
         return None
     if len(set(given)) > 1:
@@ -260,7 +259,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes:
 
 def _with_headers(scope: Scope, added: Headers) -> Scope:
     """The request with other headers; without `added`, only what names the key is dropped."""
-    dropped = _REPLACED_HEADERS if added else {b"authorization", b"x-api-key"}
+    dropped = _REPLACED_HEADERS if added else _KEY_HEADERS
     kept = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
     return {**scope, "headers": [*kept, *added]}
 
