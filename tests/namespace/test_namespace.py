@@ -108,9 +108,9 @@ NEIGHBOURS = [
     Principal("acme", "support", "bob"),
     Principal("acme", "sales", "alice"),
     Principal("globex", "support", "alice"),
-    Principal("acme", "supportalice", ""),
+    Principal("acme", "supportalice", "x"),
     Principal("acme", "support", None),
-    Principal("acmesupport", "", "alice"),
+    Principal("acmesupport", "x", "alice"),
     Principal("acme/support", "alice", None),
 ]
 

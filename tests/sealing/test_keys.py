@@ -21,7 +21,12 @@ from kvcustody.sealing import (
     seal_into,
     sealed_size,
 )
-from kvcustody.sealing.providers import LocalKeyProvider, WrappedKeyError, create_key_file
+from kvcustody.sealing.providers import (
+    KeyContext,
+    LocalKeyProvider,
+    WrappedKeyError,
+    create_key_file,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -341,7 +346,7 @@ def _secrets(keyring: Keyring, namespace: Namespace) -> list[bytes]:
 def _add_epoch(deployment: Deployment, keys: NamespaceKeys, *, epoch: int) -> DataKey:
     """What rotation does: a further data key for the namespace."""
     key = DataKey(b"\x09" * 16, b"\x0a" * 32)
-    context = b"kvcustody/1 data key " + keys.identifier + key.key_id
+    context = KeyContext("data key", f"{keys.identifier.hex()}/{key.key_id.hex()}")
     with deployment.registry().write() as connection:
         connection.execute(
             insert(data_keys).values(

@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from kvcustody.errors import ConfigurationError
-from kvcustody.sealing.providers import LocalKeyProvider, WrappedKeyError, create_key_file
+from kvcustody.sealing.providers import (
+    KeyContext,
+    LocalKeyProvider,
+    WrappedKeyError,
+    create_key_file,
+)
 
 pytestmark = pytest.mark.unit
 
 SECRET = b"\x07" * 32
+CONTEXT = KeyContext("data key", "one")
 FIRST_LINE = b"kvcustody root key 1\n"
 
 
@@ -91,45 +97,45 @@ def test_a_key_file_that_a_full_disk_cut_short_is_not_left_behind(
 
 
 def test_a_wrapped_key_unwraps_again_also_after_a_restart(key_file: Path) -> None:
-    wrapped = LocalKeyProvider(key_file).wrap(SECRET, b"context")
+    wrapped = LocalKeyProvider(key_file).wrap(SECRET, CONTEXT)
     assert SECRET not in wrapped
-    assert LocalKeyProvider(key_file).unwrap(wrapped, b"context") == SECRET
+    assert LocalKeyProvider(key_file).unwrap(wrapped, CONTEXT) == SECRET
 
 
 def test_the_same_key_wraps_differently_each_time(key_file: Path) -> None:
     provider = LocalKeyProvider(key_file)
-    assert provider.wrap(SECRET, b"context") != provider.wrap(SECRET, b"context")
+    assert provider.wrap(SECRET, CONTEXT) != provider.wrap(SECRET, CONTEXT)
 
 
 def test_a_wrapped_key_unwraps_in_no_other_context(key_file: Path) -> None:
     provider = LocalKeyProvider(key_file)
     with pytest.raises(WrappedKeyError):
-        provider.unwrap(provider.wrap(SECRET, b"one"), b"two")
+        provider.unwrap(provider.wrap(SECRET, CONTEXT), KeyContext("data key", "other"))
 
 
 def test_another_root_key_is_named_with_the_remedy(key_file: Path, tmp_path: Path) -> None:
     create_key_file(tmp_path / "other.key")
-    wrapped = LocalKeyProvider(key_file).wrap(SECRET, b"context")
+    wrapped = LocalKeyProvider(key_file).wrap(SECRET, CONTEXT)
     with pytest.raises(WrappedKeyError) as caught:
-        LocalKeyProvider(tmp_path / "other.key").unwrap(wrapped, b"context")
+        LocalKeyProvider(tmp_path / "other.key").unwrap(wrapped, CONTEXT)
     assert str(tmp_path / "other.key") in str(caught.value)
     assert "use the key file that belongs to the registry" in str(caught.value)
 
 
 def test_a_changed_wrapped_key_never_unwraps(key_file: Path) -> None:
     provider = LocalKeyProvider(key_file)
-    wrapped = provider.wrap(SECRET, b"context")
+    wrapped = provider.wrap(SECRET, CONTEXT)
     for offset in range(len(wrapped)):
         changed = bytearray(wrapped)
         changed[offset] ^= 1
         with pytest.raises(WrappedKeyError):
-            provider.unwrap(bytes(changed), b"context")
+            provider.unwrap(bytes(changed), CONTEXT)
 
 
 @pytest.mark.parametrize("wrapped", [b"", b"x", b"x" * 12, b"x" * 28, b"x" * 200])
 def test_foreign_bytes_never_unwrap(key_file: Path, wrapped: bytes) -> None:
     with pytest.raises(WrappedKeyError):
-        LocalKeyProvider(key_file).unwrap(wrapped, b"context")
+        LocalKeyProvider(key_file).unwrap(wrapped, CONTEXT)
 
 
 def test_a_provider_shows_its_file_and_nothing_of_the_key(key_file: Path) -> None:

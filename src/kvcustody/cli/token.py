@@ -1,6 +1,7 @@
 """`kvcustody token`: API keys for the gateway."""
 
 import time
+import unicodedata
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
@@ -11,11 +12,9 @@ from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json, 
 from kvcustody.config import Settings, load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
-from kvcustody.identity.principal import Principal
+from kvcustody.identity.principal import Principal, is_canonical
 from kvcustody.identity.tokens import ApiKey, KeyStore, key_id_of
 from kvcustody.wiring import open_audit, open_keyring
-
-_LONGEST_SUBJECT = 256
 
 app = typer.Typer(help="API keys for the gateway.", no_args_is_help=True)
 
@@ -41,8 +40,10 @@ def mint(
     for field, name in (("--tenant", tenant), ("--workload", workload)):
         if not is_name(name):
             raise ConfigurationError(f"'{name}' is no name; {NAME_FORM}", field=field)
-    if subject is not None and not (0 < len(subject) <= _LONGEST_SUBJECT and subject.isprintable()):
-        raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
+    if subject is not None:
+        subject = unicodedata.normalize("NFC", subject)
+        if not is_canonical(subject):
+            raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
     if subject is None and settings.tenants[tenant].scope == "subject":
         raise ConfigurationError(
             f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"

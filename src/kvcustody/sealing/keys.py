@@ -22,7 +22,7 @@ from kvcustody.registry import Registry
 from kvcustody.registry.schema import data_keys, namespaces, service_keys
 from kvcustody.sealing.block import DataKey
 from kvcustody.sealing.format import KEY_ID_BYTES, OpenFailure
-from kvcustody.sealing.providers.base import KeyProvider
+from kvcustody.sealing.providers.base import KeyContext, KeyProvider
 
 _KEY_BYTES = 32
 
@@ -92,7 +92,7 @@ class Keyring:
             WrappedKeyError: the root key is not the one that wrapped it.
 
         """
-        context = b"kvcustody/1 service key " + purpose.encode()
+        context = KeyContext("service key", purpose.value)
         table = service_keys
         with self._registry.read() as connection:
             wrapped = connection.scalar(
@@ -110,7 +110,7 @@ class Keyring:
                 wrapped = connection.scalar(
                     select(table.c.wrapped).where(table.c.purpose == purpose.value)
                 )
-        return self._provider.unwrap(bytes(wrapped or b""), context)
+        return bytes(self._provider.unwrap(bytes(wrapped or b""), context))
 
     def namespace_keys(self, namespace: Namespace) -> NamespaceKeys | OpenFailure:
         """A namespace's keys, created on first use; `KEY_DESTROYED` once it was erased.
@@ -146,7 +146,7 @@ class Keyring:
             if wrapped is None:
                 found[key_id] = OpenFailure.KEY_DESTROYED
                 continue
-            secret = self._provider.unwrap(wrapped, _data_context(identifier, key_id))
+            secret = bytes(self._provider.unwrap(wrapped, _data_context(identifier, key_id)))
             current = found[key_id] = DataKey(key_id, secret)
         if wrapped_naming_key is None or current is None:
             return OpenFailure.KEY_DESTROYED
@@ -157,7 +157,7 @@ class Keyring:
 
         return NamespaceKeys(
             identifier,
-            self._provider.unwrap(wrapped_naming_key, _naming_context(identifier)),
+            bytes(self._provider.unwrap(wrapped_naming_key, _naming_context(identifier))),
             current=current,
             find=find,
         )
@@ -172,7 +172,7 @@ class Keyring:
                 insert(namespaces)
                 .values(
                     id=identifier.hex(),
-                    tenant=namespace.scope.tenant,
+                    tenant=namespace.scope.tenant or "",
                     workload=namespace.scope.workload,
                     subject=namespace.scope.subject,
                     model_revision=namespace.model_revision,
@@ -216,9 +216,9 @@ def _read_namespace(connection: Connection, identifier: str) -> _StoredNamespace
     return row[0], {bytes.fromhex(key_id): wrapped for key_id, wrapped in epochs}
 
 
-def _naming_context(identifier: bytes) -> bytes:
-    return b"kvcustody/1 naming key " + identifier
+def _naming_context(identifier: bytes) -> KeyContext:
+    return KeyContext("naming key", identifier.hex())
 
 
-def _data_context(identifier: bytes, key_id: bytes) -> bytes:
-    return b"kvcustody/1 data key " + identifier + key_id
+def _data_context(identifier: bytes, key_id: bytes) -> KeyContext:
+    return KeyContext("data key", f"{identifier.hex()}/{key_id.hex()}")

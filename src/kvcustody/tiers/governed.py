@@ -18,7 +18,7 @@ from kvcustody.sealing import BlockIdentity, OpenFailure, open_into, seal_into, 
 from kvcustody.stores import Address, TierStore
 from kvcustody.tiers.jobs import Job, JobOutcome, Slot, StoreTally
 from kvcustody.tiers.presence import Presence, PresenceLookups
-from kvcustody.tiers.workers import WorkerPool
+from kvcustody.workers import WorkerPool
 
 # Sealing runs at memory speed on two threads; a few more keep slow I/O from standing in its way.
 # Somebody waits for a load and nobody for a store, so neither queues behind the other.

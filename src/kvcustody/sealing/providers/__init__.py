@@ -1,6 +1,6 @@
 """Key providers: each holds a root key and wraps other keys with it."""
 
-from kvcustody.sealing.providers.base import KeyProvider, WrappedKeyError
+from kvcustody.sealing.providers.base import KeyContext, KeyProvider, WrappedKeyError
 from kvcustody.sealing.providers.local import LocalKeyProvider, create_key_file
 
-__all__ = ["KeyProvider", "LocalKeyProvider", "WrappedKeyError", "create_key_file"]
+__all__ = ["KeyContext", "KeyProvider", "LocalKeyProvider", "WrappedKeyError", "create_key_file"]

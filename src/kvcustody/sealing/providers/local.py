@@ -1,6 +1,7 @@
 """The root key as a file that only its owner may read."""
 
 import base64
+import hmac
 import os
 import stat
 from pathlib import Path
@@ -9,7 +10,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kvcustody.errors import ConfigurationError
-from kvcustody.sealing.providers.base import WrappedKeyError
+from kvcustody.sealing.providers.base import KeyContext, WrappedKeyError
 
 _FIRST_LINE = "kvcustody root key 1"
 _KEY_BYTES = 32
@@ -17,6 +18,8 @@ _KEY_BYTES = 32
 # deployment wraps a few keys for each namespace.
 _NONCE_BYTES = 12
 _LARGEST_FILE_BYTES = 4096
+_ROOT_DOMAIN = b"kvcustody/1 root key identifier"
+_ROOT_CHARACTERS = 16
 
 
 def create_key_file(path: Path) -> None:
@@ -56,17 +59,20 @@ class LocalKeyProvider:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._root = AESGCM(_read_key_file(path))
+        key = _read_key_file(path)
+        self._aead = AESGCM(key)
+        # Says which key it is and nothing about it.
+        self.root = f"local:{hmac.digest(key, _ROOT_DOMAIN, 'sha256').hex()[:_ROOT_CHARACTERS]}"
 
     def __repr__(self) -> str:
         return f"LocalKeyProvider({self._path})"
 
-    def wrap(self, secret: bytes, context: bytes) -> bytes:
+    def wrap(self, secret: bytes | bytearray, context: KeyContext) -> bytes:
         """Encrypt a key so that it unwraps only with the same context."""
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._root.encrypt(nonce, secret, context)
+        return nonce + self._aead.encrypt(nonce, secret, context.encode())
 
-    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+    def unwrap(self, wrapped: bytes, context: KeyContext) -> bytearray:
         """Decrypt a wrapped key.
 
         Raises:
@@ -74,12 +80,17 @@ class LocalKeyProvider:
 
         """
         try:
-            return self._root.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], context)
+            nonce, ciphertext = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+            return bytearray(self._aead.decrypt(nonce, ciphertext, context.encode()))
         except (InvalidTag, ValueError):
             raise WrappedKeyError(
                 f"{self._path}: this root key did not wrap the registry's keys; "
                 "use the key file that belongs to the registry"
             ) from None
+
+    def close(self) -> None:
+        """Forget the root key."""
+        del self._aead
 
 
 def _read_key_file(path: Path) -> bytes:
