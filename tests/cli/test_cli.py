@@ -14,7 +14,8 @@ import pytest
 
 from kvcustody.cli import app
 from kvcustody.deployment import init_deployment
-from kvcustody.sealing.block import BlockIdentity, DataKey, seal_into, sealed_size
+from kvcustody.sealing import DataKey
+from kvcustody.sealing.block import BlockIdentity, seal_into, sealed_size
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select
+from sqlalchemy.dialects.sqlite import insert as insert_or
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -57,6 +58,20 @@ class Registry:
             self._engine.execution_options(writes=True).begin() as connection,
         ):
             yield connection
+
+    def insert_if_absent(self, connection: Connection, table: Table, **values: object) -> bool:
+        """Insert a row unless one with the same key is there; whether this call inserted it."""
+        return (
+            connection.execute(insert_or(table).values(**values).on_conflict_do_nothing()).rowcount
+            == 1
+        )
+
+    def scrub(self) -> None:
+        """Overwrite what the database still keeps of deleted values."""
+        with self.read() as connection:
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.exec_driver_sql("BEGIN")
 
     def close(self) -> None:
         """Close all connections."""

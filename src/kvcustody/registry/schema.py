@@ -30,6 +30,7 @@ service_keys = Table(
     Column("purpose", String(64), primary_key=True),
     Column("wrapped", LargeBinary, nullable=False),
     Column("created", Float, nullable=False),
+    Column("root", String(128)),
 )
 
 namespaces = Table(
@@ -44,6 +45,9 @@ namespaces = Table(
     Column("wrapped_naming_key", LargeBinary),  # NULL once destroyed
     Column("created", Float, nullable=False),
     Column("destroyed", Float),
+    Column("root", String(128)),
+    Column("sharing_group", String(64)),
+    Column("adapter", String(64)),
 )
 
 data_keys = Table(
@@ -55,6 +59,8 @@ data_keys = Table(
     Column("wrapped", LargeBinary),  # NULL once destroyed
     Column("created", Float, nullable=False),
     Column("destroyed", Float),
+    Column("root", String(128)),
+    Column("retired", Float),
     # Two engines that first use a namespace at once must end up with one key.
     Index("one_key_per_epoch", "namespace", "epoch", unique=True),
 )

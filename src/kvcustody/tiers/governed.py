@@ -14,7 +14,7 @@ from functools import partial
 from kvcustody.admission import Grant
 from kvcustody.audit import AuditLog
 from kvcustody.errors import StoreError
-from kvcustody.sealing import BlockIdentity, OpenFailure, open_into, seal_into, sealed_size
+from kvcustody.sealing import BlockIdentity, Header, OpenFailure, open_into, seal_into, sealed_size
 from kvcustody.stores import Address, TierStore
 from kvcustody.tiers.jobs import Job, JobOutcome, Slot, StoreTally
 from kvcustody.tiers.presence import Presence, PresenceLookups
@@ -167,27 +167,34 @@ class GovernedTier:
             sealed = buffer[: sealed_size(len(slot.memory))]
             if job.claim(index):
                 try:
-                    self._seal(job.grant, slot, sealed)
+                    is_sealed = self._seal(job.grant, slot, sealed)
                 finally:
                     job.release(index, succeeded=True)
-                self._store.put(slot.address, sealed)
-                stored = len(slot.memory)
+                if is_sealed:
+                    self._store.put(slot.address, sealed)
+                    stored = len(slot.memory)
+                else:
+                    self._drop(job.grant, "store", "the namespace's keys are not usable any more")
         except StoreError as error:
-            self._audit_block("blocks.dropped", job.grant, "store", blocks=1, why=str(error))
+            self._drop(job.grant, "store", str(error))
         finally:
             self._store_buffers.put(buffer)
             total = tally.count(stored)
             if total is not None:
                 self._account("blocks.stored", "store", job, *total)
 
-    def _seal(self, grant: Grant, slot: Slot, sealed: memoryview) -> None:
+    def _seal(self, grant: Grant, slot: Slot, sealed: memoryview) -> bool:
+        """Seal a block; false when its namespace has no key, so that nothing may be stored."""
+        key = grant.keys.current
+        if key is None:
+            return False
         now = self._clock()
         ttl = self._ttl if grant.ttl is None else min(self._ttl, grant.ttl)
-        seal_into(
+        return seal_into(
             sealed,
             slot.memory,
             self._identity(slot),
-            grant.keys.current,
+            key,
             created=int(now * 1000),
             expires=int((now + ttl) * 1000),
         )
@@ -200,6 +207,9 @@ class GovernedTier:
         buffer = self._load_buffers.get()
         try:
             count = self._store.get(slot.address, buffer)
+            if count is not None:
+                # Before the claim, because it may ask the registry.
+                _learn_key(job.grant, buffer[:count])
             if count is not None and job.claim(index):
                 failure: OpenFailure | None = OpenFailure.KEY_UNAVAILABLE
                 try:
@@ -209,7 +219,7 @@ class GovernedTier:
                 if failure is not None:
                     self._reject(job.grant, slot, failure)
         except StoreError as error:
-            self._audit_block("blocks.dropped", job.grant, "load", blocks=1, why=str(error))
+            self._drop(job.grant, "load", str(error))
         finally:
             self._load_buffers.put(buffer)
             job.fail(index)
@@ -262,6 +272,9 @@ class GovernedTier:
             bytes=moved_bytes,
         )
 
+    def _drop(self, grant: Grant, action: str, why: str) -> None:
+        self._audit_block("blocks.dropped", grant, action, blocks=1, why=why)
+
     def _audit_block(self, event: str, grant: Grant, action: str, **fields: str | int) -> None:
         self._audit.record(
             event,
@@ -271,6 +284,12 @@ class GovernedTier:
             outcome="failed",
             **fields,
         )
+
+
+def _learn_key(grant: Grant, sealed: memoryview) -> None:
+    header = Header.parse(sealed)
+    if isinstance(header, Header):
+        grant.keys.learn(header.key_id)
 
 
 def _buffers(count: int, size: int) -> "queue.SimpleQueue[memoryview]":

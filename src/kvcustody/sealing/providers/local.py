@@ -90,7 +90,7 @@ class LocalKeyProvider:
 
     def close(self) -> None:
         """Forget the root key."""
-        del self._aead
+        vars(self).pop("_aead", None)
 
 
 def _read_key_file(path: Path) -> bytes:
