@@ -3,13 +3,19 @@
 import time
 import unicodedata
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from kvcustody.audit import AuditLog
-from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json, print_table
+from kvcustody.cli.common import (
+    ConfigOption,
+    JsonOption,
+    console,
+    print_json,
+    print_table,
+    show_time,
+)
 from kvcustody.cli.session import AuditedKeys
 from kvcustody.config import load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
@@ -136,6 +142,4 @@ def _describe(record: ApiKey) -> dict[str, str | None]:
 
 
 def _time(seconds: float | None) -> str | None:
-    return (
-        None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
-    )
+    return None if seconds is None else show_time(seconds)
