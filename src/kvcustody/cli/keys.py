@@ -162,7 +162,9 @@ def rewrap_(config: ConfigOption = None, json_: JsonOption = False) -> None:
 @contextmanager
 def _progress(what: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not shown or not total) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not shown or not total
+    ) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.update(task, completed=done)
 

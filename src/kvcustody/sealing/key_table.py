@@ -16,7 +16,7 @@ from kvcustody.namespace.namespace import Namespace
 from kvcustody.registry import Registry
 from kvcustody.registry.schema import data_keys, namespaces, service_keys
 from kvcustody.sealing import key_rows
-from kvcustody.sealing.format import KEY_ID_BYTES
+from kvcustody.sealing.format import KEY_ID_BYTES, OpenFailure
 from kvcustody.sealing.key_rows import (
     KeyChange,
     StoredEpoch,
@@ -26,7 +26,7 @@ from kvcustody.sealing.key_rows import (
 )
 from kvcustody.sealing.providers.base import KeyContext
 from kvcustody.sealing.roots import RootKeys, Wrapped
-from kvcustody.sealing.secret import wipe
+from kvcustody.sealing.secret import DataKey, wipe
 
 KEY_BYTES = 32
 
@@ -167,6 +167,17 @@ class KeyTable:
         self._registry.scrub()
         self._report(changes)
         return changes
+
+    def data_key(self, namespace: bytes, key_id: bytes) -> DataKey | OpenFailure:
+        """One data key, or why there is none."""
+        stored = self.read(namespace)
+        epochs = () if stored is None else stored.epochs
+        epoch = next((epoch for epoch in epochs if epoch.key_id == key_id), None)
+        if epoch is None:
+            return OpenFailure.KEY_UNAVAILABLE
+        if epoch.wrapped is None:
+            return OpenFailure.KEY_DESTROYED
+        return DataKey(key_id, self._roots.unwrap(epoch.wrapped, data_context(namespace, key_id)))
 
     def signature(self) -> tuple[int, ...]:
         """Numbers that change whenever a key comes or goes, cheap to ask for."""
