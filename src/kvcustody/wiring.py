@@ -220,8 +220,12 @@ def open_keys(settings: Settings) -> Keys:
 
     """
     roots = open_roots(settings)
-    with settings.places.blame("registry" if settings.registry else "state"):
-        registry = open_registry(settings.registry_url)
+    try:
+        with settings.places.blame("registry" if settings.registry else "state"):
+            registry = open_registry(settings.registry_url)
+    except BaseException:
+        roots.close()
+        raise
     table = KeyTable(registry, roots)
     keyring = Keyring(
         table,
