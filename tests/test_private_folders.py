@@ -32,3 +32,21 @@ def test_something_else_in_its_place_is_an_error(tmp_path: Path) -> None:
     for path in ("file", "file/below", "dangling", "dangling/below"):
         with pytest.raises(OSError):  # noqa: PT011 - which one is the kernel's choice
             make_private_folder(tmp_path / path)
+
+
+def test_folders_that_somebody_else_makes_at_the_same_moment_are_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+    wanted = tmp_path / "a" / "b"
+
+    def overtaken(path: Path, mode: int = 0o777) -> None:
+        try:
+            mkdir(path, mode)
+        except FileNotFoundError:
+            mkdir(path.parent, mode)  # the other one, between our attempt and our look
+            raise
+
+    monkeypatch.setattr(Path, "mkdir", overtaken)
+    make_private_folder(wanted)
+    assert wanted.is_dir()

@@ -15,12 +15,17 @@ def make_private_folder(path: Path) -> None:
 
     """
     try:
-        path.mkdir(mode=0o700)
+        _make_folder(path)
     except FileNotFoundError:
-        if path.parent.is_dir():
-            raise  # a file system, such as /proc, that lets nobody make folders
-        make_private_folder(path.parent)
-        make_private_folder(path)
+        # Somebody else may be making the one above at this moment.
+        if not path.parent.is_dir():
+            make_private_folder(path.parent)
+        _make_folder(path)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700)
     except FileExistsError:
         if not path.is_dir():
             raise
