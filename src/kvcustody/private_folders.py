@@ -26,18 +26,18 @@ def make_private_folder(path: Path) -> None:
             raise
 
 
-def what_is_open_to_others(path: Path, *, readable: bool) -> str | None:
+def what_is_open_to_others(path: Path | int, *, readable: bool) -> str | None:
     """Why a file or folder is not its owner's alone, and what to do; `None` if it is.
 
     Args:
-        path: what to look at.
+        path: what to look at; a descriptor, where what is read must be what was looked at.
         readable: whether others may read it.
 
     Raises:
         OSError: it can't be looked at.
 
     """
-    status = path.stat()
+    status = os.stat(path)  # noqa: PTH116 - a path has no descriptor
     if status.st_uid not in {os.geteuid(), 0}:
         return "owned by another user; choose one of your own, or chown it"
     mode = stat.S_IMODE(status.st_mode)
