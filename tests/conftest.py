@@ -6,6 +6,8 @@ import pytest
 from kvcustody.audit.events import COMMON_FIELDS, EVENTS
 from tier_doubles import Custody
 
+pytest_plugins = ["service_fixtures"]
+
 _NEED_VLLM = ("engine", "vllm")
 
 
