@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kvcustody.admission import HOST_TIER, Admission, salt_source
 from kvcustody.audit import AuditLog, AuditWriter, check_writable
-from kvcustody.config import LocalRoot, RootSettings, Settings
+from kvcustody.config import Settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
@@ -19,7 +19,7 @@ from kvcustody.identity.tokens import KeyStore
 from kvcustody.policy import Decisions, load_policy
 from kvcustody.registry import Registry, open_registry
 from kvcustody.sealing import Keyring, ServiceKey
-from kvcustody.sealing.providers import KeyProvider, LocalKeyProvider
+from kvcustody.sealing.providers import blamed_field, open_provider
 from kvcustody.stores import FilesystemStore
 from kvcustody.tiers import GovernedTier
 
@@ -190,8 +190,8 @@ def open_keyring(settings: Settings) -> tuple[Registry, Keyring]:
         UnavailableError: the registry can't be reached.
 
     """
-    with settings.places.blame("keys", "path"):
-        provider = _open_provider(settings.keys)
+    with settings.places.blame("keys", blamed_field(settings.keys)):
+        provider = open_provider(settings.keys)
     with settings.places.blame("registry" if settings.registry else "state"):
         registry = open_registry(settings.registry_url)
     return registry, Keyring(registry, provider)
@@ -264,13 +264,7 @@ def _auditing_keyring(settings: Settings, registry: Registry, audit: AuditLog) -
             epoch=epoch,
         )
 
-    return Keyring(registry, _open_provider(settings.keys), on_created=created)
-
-
-def _open_provider(keys: RootSettings) -> KeyProvider:
-    if not isinstance(keys, LocalRoot):
-        raise ConfigurationError("this provider is not available yet", field="keys.provider")
-    return LocalKeyProvider(keys.path)
+    return Keyring(registry, open_provider(settings.keys), on_created=created)
 
 
 def _digest(settings: Settings) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -198,19 +198,6 @@ class AwsKmsProvider:
             "Decrypt": client.decrypt,
         }
         return calls[operation](**arguments)
-
-
-def create_aws_key() -> NoReturn:
-    """Refuse: a key in AWS needs a policy and an owner, which are not ours to choose.
-
-    Raises:
-        ConfigurationError: always; it says how to create the key.
-
-    """
-    raise ConfigurationError(
-        "a key in AWS KMS is created with AWS's tools: run `aws kms create-key`, give it an alias, "
-        "and write that to keys.key_id"
-    )
 
 
 def _region_in(key_id: str) -> str | None:
