@@ -81,7 +81,6 @@ def test_opening_a_local_root_loads_no_library_of_another_provider(tmp_path: Pat
     code = f"""
 import sys
 from pathlib import Path
-import kvcustody.cli.app, kvcustody.wiring
 from kvcustody.config import LocalRoot
 from kvcustody.sealing.providers import create_root, open_provider
 root = LocalRoot(path=Path({str(tmp_path / "root.key")!r}))

@@ -19,6 +19,8 @@ SCRIPT = Path(__file__).parent / "provider_in_use.py"
 PASSPHRASE = b"battery-" + os.urandom(12).hex().encode() + b"-staple"
 # Chance never writes 8 given bytes; fewer than the whole also finds what was overwritten in part.
 PIECE = 8
+# One piece of each round key of AES.
+STRIDE = 16
 
 
 class Subject:
@@ -68,7 +70,7 @@ def process(*arguments: Path | str) -> Iterator[Subject]:
 
 
 def pieces(secret: bytes) -> set[bytes]:
-    return {secret[start : start + PIECE] for start in range(0, len(secret) - PIECE + 1, PIECE)}
+    return {secret[start : start + PIECE] for start in range(0, len(secret) - PIECE + 1, STRIDE)}
 
 
 def substitution() -> list[int]:
