@@ -78,7 +78,9 @@ def _local(request: pytest.FixtureRequest) -> Roots:
 
 def _local_with_passphrase(request: pytest.FixtureRequest) -> Roots:
     folder: Path = request.getfixturevalue("tmp_path")
-    request.getfixturevalue("monkeypatch").setattr(key_file, "_COST", (2**14, 8, 1))
+    patch = request.getfixturevalue("monkeypatch")
+    patch.setattr(key_file, "_COST", (16, 8, 1))
+    patch.setattr(key_file, "_LEAST_N", 16)
     passphrase = _private(folder / "passphrase", PASSPHRASE)
 
     def make() -> RootSettings:

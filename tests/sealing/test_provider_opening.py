@@ -16,8 +16,6 @@ from kvcustody.sealing.providers import (
     open_provider,
 )
 
-pytestmark = pytest.mark.unit
-
 LIBRARIES = {"boto3", "botocore", "pkcs11"}
 
 
@@ -39,6 +37,7 @@ def pkcs11(folder: Path) -> RootSettings:
     )
 
 
+@pytest.mark.unit
 def test_a_local_root_is_created_and_opened_without_a_deadline(tmp_path: Path) -> None:
     root = settings(path=tmp_path / "root.key")
     create_root(root)
@@ -48,6 +47,7 @@ def test_a_local_root_is_created_and_opened_without_a_deadline(tmp_path: Path) -
     assert blamed_field(root) == "path"
 
 
+@pytest.mark.service
 def test_providers_that_may_hang_have_a_deadline(tmp_path: Path) -> None:
     pin_file = tmp_path / "pin"
     pin_file.write_text("1234")
@@ -61,6 +61,7 @@ def test_providers_that_may_hang_have_a_deadline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("extra", "library"), [("aws", "boto3"), ("pkcs11", "pkcs11")])
+@pytest.mark.unit
 def test_a_missing_extra_is_named_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str, library: str
 ) -> None:
@@ -72,11 +73,13 @@ def test_a_missing_extra_is_named_with_its_command(
     assert str(caught.value) == f"this provider needs pip install 'kvcustody[{extra}]'"
 
 
+@pytest.mark.unit
 def test_a_key_in_aws_is_created_with_its_own_tools() -> None:
     with pytest.raises(ConfigurationError, match="run `aws kms create-key`"):
         create_root(aws())
 
 
+@pytest.mark.unit
 def test_opening_a_local_root_loads_no_library_of_another_provider(tmp_path: Path) -> None:
     code = f"""
 import sys
