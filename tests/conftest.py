@@ -6,7 +6,7 @@ import pytest
 from kvcustody.audit.events import COMMON_FIELDS, EVENTS
 from tier_doubles import Custody
 
-pytest_plugins = ["command_line"]
+pytest_plugins = ["command_line", "service_fixtures"]
 
 _NEED_VLLM = ("engine", "vllm")
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kvcustody.admission import HOST_TIER, Admission, salt_source
 from kvcustody.audit import AuditLog, AuditWriter, check_writable
-from kvcustody.config import LocalRoot, RootSettings, Settings
+from kvcustody.config import Settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
@@ -20,7 +20,7 @@ from kvcustody.identity.tokens import KeyStore
 from kvcustody.policy import Decisions, load_policy
 from kvcustody.registry import Registry, open_registry
 from kvcustody.sealing import KeyChange, KeyMaintenance, Keyring, KeyTable, RootKeys, ServiceKey
-from kvcustody.sealing.providers import KeyProvider, LocalKeyProvider
+from kvcustody.sealing.providers import blamed_field, open_provider
 from kvcustody.stores import FilesystemStore
 from kvcustody.tiers import GovernedTier
 
@@ -243,12 +243,12 @@ def open_roots(settings: Settings) -> RootKeys:
         ConfigurationError: a root key can't be used.
 
     """
-    with settings.places.blame("keys", "path"):
-        current = _open_provider(settings.keys)
+    with settings.places.blame("keys", blamed_field(settings.keys)):
+        current = open_provider(settings.keys)
     previous = []
     for index, root in enumerate(settings.keys.previous):
         with settings.places.blame("keys", "previous", index):
-            previous.append(_open_provider(root))
+            previous.append(open_provider(root))
     return RootKeys(current, previous)
 
 
@@ -324,12 +324,6 @@ def audit_key_changes(table: KeyTable, audit: AuditLog) -> None:
         )
 
     table.on_change = record
-
-
-def _open_provider(keys: RootSettings) -> KeyProvider:
-    if not isinstance(keys, LocalRoot):
-        raise ConfigurationError("this provider is not available yet", field="keys.provider")
-    return LocalKeyProvider(keys.path)
 
 
 def _digest(settings: Settings) -> str:

@@ -251,7 +251,7 @@ def broken_registry(config: Path) -> None:
         (spoil_key, "custody.yaml:7: keys.path: {root}/keys/root.key: no such key file; restore"),
         (
             open_key_to_all,
-            "custody.yaml:7: keys.path: {root}/keys/root.key: open to group or others",
+            "custody.yaml:7: keys.path: {root}/keys/root.key: others may read it (mode 0644)",
         ),
         (damage_key, "custody.yaml:7: keys.path: {root}/keys/root.key: the key file is damaged"),
         (unknown_action, "policies/policy.csv:8: action: unknown action 'fly'; use one of"),
