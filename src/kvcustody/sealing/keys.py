@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, insert, select
 
 from kvcustody.namespace.namespace import Namespace
 from kvcustody.registry import Registry
@@ -102,10 +101,8 @@ class Keyring:
             fresh = self._provider.wrap(os.urandom(_KEY_BYTES), context)
             with self._registry.write() as connection:
                 # Another process may have been faster; then its key counts.
-                connection.execute(
-                    insert(table)
-                    .values(purpose=purpose.value, wrapped=fresh, created=self._clock())
-                    .on_conflict_do_nothing()
+                self._registry.insert_if_absent(
+                    connection, table, purpose=purpose.value, wrapped=fresh, created=self._clock()
                 )
                 wrapped = connection.scalar(
                     select(table.c.wrapped).where(table.c.purpose == purpose.value)
@@ -168,20 +165,18 @@ class Keyring:
         data_key = self._provider.wrap(os.urandom(_KEY_BYTES), _data_context(identifier, key_id))
         now = self._clock()
         with self._registry.write() as connection:
-            created = connection.execute(
-                insert(namespaces)
-                .values(
-                    id=identifier.hex(),
-                    tenant=namespace.scope.tenant,
-                    workload=namespace.scope.workload,
-                    subject=namespace.scope.subject,
-                    model_revision=namespace.model_revision,
-                    layout=namespace.layout,
-                    wrapped_naming_key=naming_key,
-                    created=now,
-                )
-                .on_conflict_do_nothing()
-            ).rowcount
+            created = self._registry.insert_if_absent(
+                connection,
+                namespaces,
+                id=identifier.hex(),
+                tenant=namespace.scope.tenant,
+                workload=namespace.scope.workload,
+                subject=namespace.scope.subject,
+                model_revision=namespace.model_revision,
+                layout=namespace.layout,
+                wrapped_naming_key=naming_key,
+                created=now,
+            )
             if created:
                 connection.execute(
                     insert(data_keys).values(
