@@ -397,8 +397,8 @@ def test_a_missing_configuration_says_how_to_get_one(
 def test_a_locked_registry_is_exit_code_3(
     config: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvcustody.registry.registry._LOCK_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr("kvcustody.registry.registry._START_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("kvcustody.registry.sqlite._LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("kvcustody.registry.upgrading._START_WAIT_SECONDS", 0.05)
     other = sqlite3.connect(config.parent / "state" / "registry.sqlite")
     other.execute("BEGIN EXCLUSIVE")
     result = run("vllm-config", "-c", config)

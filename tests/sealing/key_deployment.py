@@ -42,12 +42,14 @@ class KeyDeployment:
 
     Args:
         folder: where they lie.
+        url: where the registry is instead.
 
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.key_file = folder / "root.key"
         self.registry_file = folder / "registry.sqlite"
+        self._url = url or f"sqlite:///{self.registry_file}"
         self.clock = Clock()
         self.changes: list[KeyChange] = []
         create_key_file(self.key_file)
@@ -55,7 +57,7 @@ class KeyDeployment:
 
     def registry(self) -> Registry:
         """The registry, as a process opens it."""
-        registry = open_registry(f"sqlite:///{self.registry_file}")
+        registry = open_registry(self._url)
         self._open.append(registry)
         return registry
 

@@ -20,14 +20,19 @@ from kvcustody.sealing import (
 )
 from kvcustody.sealing.providers import WrappedKeyError
 
-pytestmark = pytest.mark.unit
-
 DAY = 86_400.0
 PLAINTEXT = b"kv data of a prompt"
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[KeyDeployment]:
+def deployment(tmp_path: Path, registry_url: str) -> Iterator[KeyDeployment]:
+    deployment = KeyDeployment(tmp_path, registry_url)
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+def in_files(tmp_path: Path) -> Iterator[KeyDeployment]:
     deployment = KeyDeployment(tmp_path)
     yield deployment
     deployment.close()
@@ -215,16 +220,17 @@ def test_an_engine_that_missed_a_destruction_and_a_new_beginning_takes_the_new_k
     assert unseal(again, seal(other_engine)) == PLAINTEXT
 
 
+@pytest.mark.unit
 def test_nothing_of_a_destroyed_key_stays_in_the_registrys_files(
-    deployment: KeyDeployment,
+    in_files: KeyDeployment,
 ) -> None:
-    keys, others = (deployment.keyring().namespace_keys(who) for who in (ACME, GLOBEX))
-    wrapped, kept = (_wrapped(deployment, each) for each in (keys, others))
+    keys, others = (in_files.keyring().namespace_keys(who) for who in (ACME, GLOBEX))
+    wrapped, kept = (_wrapped(in_files, each) for each in (keys, others))
     assert len(wrapped) == len(kept) == 2
-    assert all(_stands_in_files(deployment, each) for each in (*wrapped, *kept))
-    destroy(deployment, keys)
-    assert not any(_stands_in_files(deployment, each) for each in wrapped)
-    assert all(_stands_in_files(deployment, each) for each in kept)
+    assert all(_stands_in_files(in_files, each) for each in (*wrapped, *kept))
+    destroy(in_files, keys)
+    assert not any(_stands_in_files(in_files, each) for each in wrapped)
+    assert all(_stands_in_files(in_files, each) for each in kept)
 
 
 def _wrapped(deployment: KeyDeployment, keys: NamespaceKeys) -> list[bytes]:
@@ -392,6 +398,7 @@ def _away(*_: object) -> None:
     raise UnavailableError("the provider is away")
 
 
+@pytest.mark.unit
 def test_nothing_is_sealed_or_named_with_a_wiped_key() -> None:
     key = DataKey(b"k" * 16, b"\x01" * 32)
     sealed = bytearray(sealed_size(len(PLAINTEXT)))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sqlalchemy import func, select
 
 from kvcustody.registry import open_registry
@@ -15,11 +16,14 @@ PROGRAM = Path(__file__).with_name("key_user.py")
 PROCESSES, THREADS, NAMESPACES = 2, 8, 2_000
 
 
+# Without the mark `unit` that the fixture gives to SQLite: this takes a quarter of a minute.
+@pytest.mark.parametrize(
+    "registry_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.service)], indirect=True
+)
 def test_two_engines_with_eight_threads_and_2000_new_namespaces_lose_and_double_no_key(
-    tmp_path: Path,
+    tmp_path: Path, registry_url: str
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'registry.sqlite'}"
-    use_at_once(url, tmp_path)
+    use_at_once(registry_url, tmp_path)
 
 
 def use_at_once(url: str, folder: Path) -> None:

@@ -12,11 +12,16 @@ from kvcustody.sealing import NamespaceKeys, RootKeys, ServiceKey
 from kvcustody.sealing.providers import LocalKeyProvider, WrappedKeyError, create_key_file
 from kvcustody.sealing.rewrap import Rewrapped, count_pending, rewrap
 
-pytestmark = pytest.mark.unit
+
+@pytest.fixture
+def deployment(tmp_path: Path, registry_url: str) -> Iterator[KeyDeployment]:
+    deployment = KeyDeployment(tmp_path, registry_url)
+    yield deployment
+    deployment.close()
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[KeyDeployment]:
+def in_files(tmp_path: Path) -> Iterator[KeyDeployment]:
     deployment = KeyDeployment(tmp_path)
     yield deployment
     deployment.close()
@@ -140,18 +145,19 @@ def test_keys_from_before_root_keys_were_recorded_are_wrapped_anew_too(
     assert use(deployment, only(new_key)) == keys
 
 
+@pytest.mark.unit
 def test_the_old_wrappings_are_gone_from_the_registrys_files(
-    deployment: KeyDeployment, new_key: Path
+    in_files: KeyDeployment, new_key: Path
 ) -> None:
-    identifier = deployment.keyring().namespace_keys(ACME).identifier
-    before = deployment.table().read(identifier)
+    identifier = in_files.keyring().namespace_keys(ACME).identifier
+    before = in_files.table().read(identifier)
     assert before is not None
     assert before.naming_key is not None
-    rewrap(deployment.registry(), both(deployment, new_key))
-    after = deployment.table().read(identifier)
+    rewrap(in_files.registry(), both(in_files, new_key))
+    after = in_files.table().read(identifier)
     assert after is not None
     assert after.naming_key is not None
-    files = list(deployment.registry_file.parent.glob("registry.sqlite*"))
+    files = list(in_files.registry_file.parent.glob("registry.sqlite*"))
     content = b"".join(path.read_bytes() for path in files)
     assert after.naming_key.ciphertext in content
     assert before.naming_key.ciphertext not in content
