@@ -17,6 +17,7 @@ from vllm.v1.request import Request
 from kvcustody.admission import Refusal
 from kvcustody.vllm import options
 from kvcustody.vllm.host_memory import keep_out_of_core_dumps
+from kvcustody.vllm.layout import ENGINE_OPTION, describe_engine
 from kvcustody.vllm.manager import GoverningManager
 
 
@@ -37,7 +38,10 @@ class CustodyConnector(OffloadingConnector):
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
-        options.complete(vllm_config)
+        completed = options.complete(vllm_config)
+        if role is KVConnectorRole.SCHEDULER:
+            completed[ENGINE_OPTION] = describe_engine(vllm_config, kv_cache_config)
+            completed[options.MODELS_OPTION] = options.models_of(vllm_config)
         keep_out_of_core_dumps()
         super().__init__(vllm_config, role, kv_cache_config)
 
