@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.logger import init_logger
 
 from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.namespace import fingerprint_model
+from kvcustody.namespace.revision import Progress
 from kvcustody.vllm import plugin
 
 CUSTODY_OPTION = "custody"
@@ -21,6 +23,8 @@ CUSTODY_OPTION = "custody"
 
 MODELS_OPTION = "custody_models"
 """Connector option in which the models travel from the connector to the spec."""
+
+logger = init_logger(__name__)
 
 
 def read_settings(options: Mapping[str, Any]) -> Settings:
@@ -71,12 +75,28 @@ def model_revision(settings: Settings, options: Mapping[str, Any]) -> str:
     if settings.model.revision != "auto":
         return settings.model.revision
     revisions = [
-        fingerprint_model(_folder(model, revision), settings.state / "model-digests.json").revision
+        fingerprint_model(
+            _folder(model, revision), settings.state / "model-digests.json", _log_progress()
+        ).revision
         for model, revision in options[MODELS_OPTION]
     ]
     if len(revisions) == 1:
         return revisions[0]
     return hashlib.sha256(" ".join(revisions).encode()).hexdigest()
+
+
+def _log_progress() -> Progress:
+    """A large model takes minutes at its first start; say so, each tenth of the way."""
+    said = 0
+
+    def log(done: int, total: int) -> None:
+        nonlocal said
+        tenths = 10 * done // total if total else 10
+        if tenths > said:
+            said = tenths
+            logger.info("Fingerprinting the model: %d %% of %.1f GB", 10 * tenths, total / 1e9)
+
+    return log
 
 
 def models_of(config: VllmConfig) -> list[tuple[str, str]]:
