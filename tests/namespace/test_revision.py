@@ -1,6 +1,7 @@
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -225,17 +226,23 @@ def test_a_file_that_changes_while_it_is_read_has_no_digest(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     weights = model / "model.safetensors"
-    add = revision._Meter.add
+    add, once = revision._Meter.add, iter([True])
+    lock = threading.Lock()
 
     def change(meter: revision._Meter, count: int) -> None:
-        let_the_clock_tick()
+        with lock:
+            if next(once, False):
+                let_the_clock_tick()
+                replace_weights()
+        add(meter, count)
+
+    def replace_weights() -> None:
         if how == "replaced":
             new = model.parent / "new"
             new.write_bytes(weights.read_bytes())
             new.replace(weights)
         else:
             weights.write_bytes(FILES["model.safetensors"][::-1])
-        add(meter, count)
 
     with monkeypatch.context() as patch:
         patch.setattr(revision._Meter, "add", change)
