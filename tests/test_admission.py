@@ -13,6 +13,7 @@ from kvcustody.deployment import init_deployment
 from kvcustody.errors import UnavailableError
 from kvcustody.identity.assertion import AssertionFailure, AssertionSigner
 from kvcustody.identity.principal import Principal
+from kvcustody.namespace import AdapterFailure
 from kvcustody.sealing import Keyring, ServiceKey
 from kvcustody.wiring import EngineCustody, build_engine, open_keys
 from tier_doubles import eventually
@@ -44,7 +45,11 @@ class Site:
         return build_engine(self.settings, model_revision=revision, layout=layout, block_bytes=4096)
 
     def admit(
-        self, who: Principal, *, uses_lora: bool = False, engine: EngineCustody | None = None
+        self,
+        who: Principal,
+        *,
+        adapter: str | AdapterFailure | None = None,
+        engine: EngineCustody | None = None,
     ) -> Grant | Refusal:
         salt = self.salt(who) if who.tenant in self.settings.tenants else "salt"
         assertion = self.signer.sign(who, request_id=RID, salt=salt)
@@ -52,7 +57,7 @@ class Site:
             {"kvcustody": assertion},
             engine_request_id=f"chatcmpl-{RID}-0011",
             cache_salt=salt,
-            uses_lora=uses_lora,
+            adapter=adapter,
         )
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -124,7 +129,7 @@ def test_a_denied_tenant_is_refused_but_may_read_its_own_gpu_cache(site: Site) -
 def test_an_unidentified_request_may_not_even_read_the_gpu_cache(site: Site) -> None:
     for parameters in (None, {}, {"kvcustody": "x"}, "text", 7, ["kvcustody"]):
         outcome = site.engine.admission.admit(
-            parameters, engine_request_id=RID, cache_salt=site.salt(ACME), uses_lora=False
+            parameters, engine_request_id=RID, cache_salt=site.salt(ACME), adapter=None
         )
         assert isinstance(outcome, Refusal)
         assert not outcome.isolated
@@ -137,9 +142,25 @@ def test_an_unknown_tenant_is_refused(site: Site) -> None:
     assert outcome == Refusal(RefusalReason.UNKNOWN_TENANT, isolated=False)
 
 
-def test_a_lora_request_gets_no_custody_yet(site: Site) -> None:
-    outcome = site.admit(ACME, uses_lora=True)
-    assert outcome == Refusal(RefusalReason.LORA_UNSUPPORTED, isolated=True)
+def test_each_content_of_an_adapter_has_a_namespace_and_the_audit_says_which(site: Site) -> None:
+    plain, one, two = (
+        granted(site.admit(ACME, adapter=adapter)).keys for adapter in (None, "a1" * 32, "b2" * 32)
+    )
+    assert len({plain.identifier, one.identifier, two.identifier}) == 3
+    assert len({keys.name(b"b") for keys in (plain, one, two)}) == 3
+    again = granted(site.admit(ACME, adapter="a1" * 32)).keys
+    assert again.identifier == one.identifier
+    admitted = site.events("request.admitted")
+    assert [event["adapter"] for event in admitted] == [None, "a1" * 32, "b2" * 32, "a1" * 32]
+
+
+@pytest.mark.parametrize("failure", AdapterFailure)
+def test_an_adapter_of_unknown_content_may_not_even_read_the_gpu_cache(
+    site: Site, failure: AdapterFailure
+) -> None:
+    assert site.admit(ACME, adapter=failure) == Refusal(failure, isolated=False)
+    (event,) = site.events("request.ungoverned")
+    assert (event["tenant"], event["reason"]) == ("acme", failure.value)
 
 
 def test_while_the_audit_can_not_be_written_nothing_is_offloaded(

@@ -21,7 +21,7 @@ from kvcustody.identity.assertion import (
     Verified,
 )
 from kvcustody.identity.principal import Principal
-from kvcustody.namespace import Namespace, Scope
+from kvcustody.namespace import AdapterFailure, Namespace, Scope
 from kvcustody.policy import Decision, Decisions, TierDecision
 from kvcustody.sealing import Keyring, NamespaceKeys
 
@@ -39,12 +39,11 @@ _DENIED = TierDecision(store=Decision(False, None), load=Decision(False, None))
 
 
 class RefusalReason(StrEnum):
-    """Why an identified request gets no custody; see `AssertionFailure` for the others."""
+    """Why an identified request gets no custody; see `AssertionFailure`, `AdapterFailure`, too."""
 
     UNKNOWN_TENANT = "unknown-tenant"
     WRONG_SALT = "wrong-salt"
     POLICY_DENIED = "policy-denied"
-    LORA_UNSUPPORTED = "lora-unsupported"
     AUDIT_UNAVAILABLE = "audit-unavailable"
     KEYS_UNAVAILABLE = "keys-unavailable"
     INTERNAL_ERROR = "internal-error"
@@ -61,7 +60,7 @@ class Refusal:
 
     """
 
-    reason: AssertionFailure | RefusalReason
+    reason: AssertionFailure | RefusalReason | AdapterFailure
     isolated: bool
 
 
@@ -156,7 +155,7 @@ class Admission:
         *,
         engine_request_id: str,
         cache_salt: str | None,
-        uses_lora: bool,
+        adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         """Decide what a request may do; audited either way; never raises.
 
@@ -164,11 +163,11 @@ class Admission:
             parameters: the request's `kv_transfer_params`, believed in nothing.
             engine_request_id: the engine's id for it.
             cache_salt: the salt that the engine mixes into its block hashes.
-            uses_lora: whether it uses a LoRA adapter, whose content no namespace covers yet.
+            adapter: revision of its LoRA adapter, or why that isn't known; `None` without one.
 
         """
         try:
-            return self._admit(parameters, engine_request_id, cache_salt, uses_lora=uses_lora)
+            return self._admit(parameters, engine_request_id, cache_salt, adapter=adapter)
         except Exception:
             # It would end the engine for all tenants; a request without custody ends nobody.
             logger.exception("Admission failed; the request is served without custody")
@@ -181,7 +180,7 @@ class Admission:
         engine_request_id: str,
         cache_salt: str | None,
         *,
-        uses_lora: bool,
+        adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         presented = parameters.get(ASSERTION_PARAMETER) if isinstance(parameters, dict) else None
         verified = self._verifier.verify(
@@ -190,7 +189,7 @@ class Admission:
         if isinstance(verified, AssertionFailure):
             return self._refuse(Refusal(verified, isolated=False), None, engine_request_id)
         principal, request_id = verified.principal, verified.request_id
-        outcome = self._decide(verified, engine_request_id, cache_salt, uses_lora=uses_lora)
+        outcome = self._decide(verified, engine_request_id, cache_salt, adapter=adapter)
         if isinstance(outcome, Refusal):
             return self._refuse(outcome, principal, request_id)
         self._audit.record(
@@ -199,6 +198,7 @@ class Admission:
             action="admit",
             outcome="admitted",
             namespace=outcome.keys.identifier.hex(),
+            adapter=adapter,
             **_describe(outcome.tiers),
         )
         return outcome
@@ -209,7 +209,7 @@ class Admission:
         engine_request_id: str,
         cache_salt: str | None,
         *,
-        uses_lora: bool,
+        adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         principal = verified.principal
         tenant = self._tenants.get(principal.tenant)
@@ -218,15 +218,16 @@ class Admission:
         scope = Scope.of(principal, self._deployment, tenant.scope)
         if cache_salt != scope.cache_salt(self._salt_key):
             return Refusal(RefusalReason.WRONG_SALT, isolated=False)
+        if isinstance(adapter, AdapterFailure):
+            # The GPU prefix cache may hold blocks of another content under the adapter's name.
+            return Refusal(adapter, isolated=False)
         if not self._audit.accepting:
             return Refusal(RefusalReason.AUDIT_UNAVAILABLE, isolated=True)
-        if uses_lora:
-            return Refusal(RefusalReason.LORA_UNSUPPORTED, isolated=True)
         tiers = self._decisions.decide(principal)
         host = tiers.get(HOST_TIER, _DENIED)
         if not (host.store.allowed or host.load.allowed):
             return Refusal(RefusalReason.POLICY_DENIED, isolated=True)
-        keys = self._keys(Namespace(scope, self._model_revision, self._layout))
+        keys = self._keys(Namespace(scope, self._model_revision, self._layout, adapter))
         if isinstance(keys, RefusalReason):
             return Refusal(keys, isolated=True)
         return Grant(

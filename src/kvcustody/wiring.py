@@ -17,6 +17,7 @@ from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
+from kvcustody.namespace import AdapterRevisions
 from kvcustody.policy import Decisions, load_policy
 from kvcustody.registry import Registry, open_registry
 from kvcustody.sealing import KeyChange, KeyMaintenance, Keyring, KeyTable, RootKeys, ServiceKey
@@ -38,6 +39,7 @@ class EngineCustody:
 
     Args:
         admission: admits requests.
+        adapters: knows the content of LoRA adapters.
         tiers: the tiers beyond host memory, in lookup order.
         audit: the engine's audit stream.
         close: stops threads and closes files; the audit stream ends with a signed checkpoint.
@@ -45,6 +47,7 @@ class EngineCustody:
     """
 
     admission: Admission
+    adapters: AdapterRevisions
     tiers: tuple[GovernedTier, ...]
     audit: AuditLog
     close: Callable[[], None]
@@ -110,16 +113,19 @@ def build_engine(
         tiers=[HOST_TIER, *(tier.name for tier in tiers)],
     )
 
+    adapters = AdapterRevisions(settings.state / "adapter-digests.json")
+
     def close() -> None:
         for tier in tiers:
             tier.close()
         maintenance.close()
+        adapters.close()
         audit.record("engine.stopped", action="stop", outcome="ok")
         audit.close()
         keys.close()
 
     maintenance.start()
-    return EngineCustody(admission, tiers, audit, close)
+    return EngineCustody(admission, adapters, tiers, audit, close)
 
 
 def build_gateway(settings: Settings) -> GatewayServices:

@@ -8,10 +8,11 @@ from kvcustody.errors import StoreError
 from kvcustody.sealing import (
     BlockIdentity,
     DataKey,
+    OpenFailure,
     seal_into,
     sealed_size,
 )
-from kvcustody.tiers import Presence
+from kvcustody.tiers import Count, Presence
 from tier_doubles import (
     BLOCK_BYTES,
     DESTROYED_KEY,
@@ -91,8 +92,14 @@ def test_a_rejected_block_is_audited_and_removed(custody: Custody, check: str) -
             "check": check,
         }
     ]
-    assert custody.store.blocks == {}
+    eventually(lambda: custody.store.blocks == {})
     assert tier.lookup(grant(), address()) is Presence.ABSENT
+    assert tier.counters.take() == {(Count.REJECTED, check): 1}
+    assert tier.counters.take() == {}
+
+
+def test_every_check_has_its_test() -> None:
+    assert REJECTED.keys() | {"key-unavailable"} == set(OpenFailure)
 
 
 def test_a_much_longer_file_is_rejected(custody: Custody) -> None:
@@ -112,6 +119,7 @@ def test_a_block_whose_key_is_unavailable_is_audited_and_kept(custody: Custody) 
     assert outcome_of(tier).failed == (b"block-0",)
     eventually(lambda: bool(custody.audit.named("block.rejected")))
     assert custody.audit.named("block.rejected")[0]["check"] == "key-unavailable"
+    assert tier.counters.take() == {(Count.REJECTED, "key-unavailable"): 1}
     assert custody.store.blocks == {address(): GOOD}
 
 

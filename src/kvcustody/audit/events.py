@@ -39,7 +39,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "engine.started": ("model_revision", "layout", "config_digest", "tiers"),
     "engine.stopped": (),
     # requests, in the engine
-    "request.admitted": ("namespace", "tiers", "rules"),
+    "request.admitted": ("namespace", "adapter", "tiers", "rules"),
     "request.ungoverned": (),
     # blocks
     "blocks.stored": ("blocks", "bytes", "failed"),

@@ -16,6 +16,7 @@ from kvcustody.audit import AuditLog
 from kvcustody.errors import StoreError
 from kvcustody.sealing import BlockIdentity, Header, OpenFailure, open_into, seal_into, sealed_size
 from kvcustody.stores import Address, TierStore
+from kvcustody.tiers.counters import Count, TierCounters
 from kvcustody.tiers.jobs import Job, JobOutcome, Slot, StoreTally
 from kvcustody.tiers.presence import Presence, PresenceLookups
 from kvcustody.workers import WorkerPool
@@ -64,6 +65,7 @@ class GovernedTier:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
+        self.counters = TierCounters()
         self._store = store
         self._audit = audit
         self._layout = layout
@@ -151,7 +153,8 @@ class GovernedTier:
         ended = []
         for job in list(jobs.values()):
             if now > job.deadline:
-                job.give_up()
+                action = "store" if jobs is self._stores else "load"
+                self.counters.add(Count.DROPPED, job.give_up(), action)
             outcome = job.outcome(now)
             if outcome is not None:
                 del jobs[job.job_id]
@@ -181,6 +184,8 @@ class GovernedTier:
             self._store_buffers.put(buffer)
             total = tally.count(stored)
             if total is not None:
+                self.counters.add(Count.STORED, total[0])
+                self.counters.add(Count.STORED_BYTES, total[1])
                 self._account("blocks.stored", "store", job, *total)
 
     def _seal(self, grant: Grant, slot: Slot, sealed: memoryview) -> bool:
@@ -238,6 +243,7 @@ class GovernedTier:
 
     def _reject(self, grant: Grant, slot: Slot, failure: OpenFailure) -> None:
         """Account for a block that failed a check, and remove it: it would fail again."""
+        self.counters.add(Count.REJECTED, label=failure.value)
         self._audit_block(
             "block.rejected",
             grant,
@@ -250,12 +256,18 @@ class GovernedTier:
             with suppress(StoreError):
                 self._store.delete(slot.address)
 
+    def _drop(self, grant: Grant, action: str, why: str) -> None:
+        self.counters.add(Count.DROPPED, label=action)
+        self._audit_block("blocks.dropped", grant, action, blocks=1, why=why)
+
     def _account_load(self, job: Job, outcome: JobOutcome) -> JobOutcome:
         failed = set(outcome.failed)
         for slot in job.slots:
             if slot.key in failed:
                 self._lookups.mark_absent(job.grant.engine_request_id, slot.address)
         if job.grant.may_load(self.name):
+            self.counters.add(Count.LOADED, len(outcome.succeeded))
+            self.counters.add(Count.LOADED_BYTES, outcome.moved_bytes)
             self._account("blocks.loaded", "load", job, len(outcome.succeeded), outcome.moved_bytes)
         return outcome
 
@@ -271,9 +283,6 @@ class GovernedTier:
             failed=failed,
             bytes=moved_bytes,
         )
-
-    def _drop(self, grant: Grant, action: str, why: str) -> None:
-        self._audit_block("blocks.dropped", grant, action, blocks=1, why=why)
 
     def _audit_block(self, event: str, grant: Grant, action: str, **fields: str | int) -> None:
         self._audit.record(
