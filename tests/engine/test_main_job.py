@@ -49,6 +49,7 @@ class Story:
     regions: dict[str, frozenset[Path]] = field(default_factory=dict)
     search: SearchResult | None = None
     changed_block: Path = Path()
+    metrics: str = ""
 
     def tier_files(self) -> list[Path]:
         return sorted(self.settings.tiers[0].path.rglob(f"*{SUFFIX}"))
@@ -91,6 +92,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         story.answers["warm"] = ask(server.url, story.keys["acme"], first)
         story.answers["globex, not restarted"] = ask(server.url, story.keys["globex"], first)
         story.answers["damaged"] = ask(server.url, story.keys["acme"], second)
+        story.metrics = httpx.get(f"{server.url}/metrics", timeout=30).text
         story.search = _search(story, server, document, model.name)
     story.regions["after a stop"] = shared_memory_regions()
     return story
@@ -262,6 +264,23 @@ def test_a_changed_byte_is_recomputed_and_the_audit_names_block_and_check(story:
     assert f"{rejected['block']}{SUFFIX}" == story.changed_block.name
     assert rejected["check"] == "tag"
     assert rejected["tenant"] == "acme"
+
+
+def test_the_servers_metrics_say_what_was_loaded_and_what_was_rejected_and_why(
+    story: Story,
+) -> None:
+    def value(name: str, *labels: str) -> float:
+        (line,) = (
+            line
+            for line in story.metrics.splitlines()
+            if line.startswith(f"kvcustody:{name}_total{{") and all(each in line for each in labels)
+        )
+        return float(line.rsplit(" ", 1)[1])
+
+    assert value("blocks_rejected", 'tier="disk"', 'reason="tag"') == 1
+    loaded = story.events("blocks.loaded")
+    assert value("blocks_loaded", 'tier="disk"') == sum(event["blocks"] for event in loaded)
+    assert value("bytes_loaded", 'tier="disk"') == sum(event["bytes"] for event in loaded)
 
 
 def test_no_plaintext_is_on_the_tier(story: Story) -> None:

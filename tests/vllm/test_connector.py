@@ -58,16 +58,29 @@ def test_an_adapters_content_is_part_of_every_block_hash(make_request: Any) -> N
 
 def test_an_adapter_is_looked_up_as_the_request_names_it(make_request: Any) -> None:
     revisions: Any = Revisions()
-    assert connector._adapter_revision(make_request(), revisions) is None
+    look_up = partial(connector._adapter_revision, revisions=revisions, adapts_media=False)
+    assert look_up(make_request()) is None
     request = make_request(lora_request=LoRARequest("style", 7, "/adapters/style"))
-    assert connector._adapter_revision(request, revisions) == "a1" * 32
+    assert look_up(request) == "a1" * 32
     request = make_request(
         lora_request=LoRARequest(
             "style", 7, "/adapters/style", load_inplace=True, is_3d_lora_weight=True
         )
     )
-    assert connector._adapter_revision(request, revisions) is AdapterFailure.IN_PLACE
+    assert look_up(request) is AdapterFailure.IN_PLACE
     assert revisions.asked == [
         (Adapter(7, "style", "/adapters/style"), False),
         (Adapter(7, "style", "/adapters/style", fused=True), True),
     ]
+
+
+def test_media_that_an_adapter_encodes_get_no_custody(make_request: Any) -> None:
+    revisions: Any = Revisions()
+    look_up = partial(connector._adapter_revision, revisions=revisions, adapts_media=True)
+    request = make_request(lora_request=LoRARequest("style", 7, "/adapters/style"))
+    assert look_up(request) == "a1" * 32
+    request.mm_features = ["a picture"]
+    assert look_up(request) is AdapterFailure.MEDIA
+    assert look_up(request, adapts_media=False) == "a1" * 32
+    request.lora_request = None
+    assert look_up(request) is None

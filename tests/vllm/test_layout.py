@@ -259,6 +259,7 @@ def test_an_environment_variable_that_changes_the_layout_changes_the_digest(
 @pytest.mark.parametrize(
     ("where", "name", "value"),
     [
+        ("VllmConfig", "use_v2_model_runner", True),
         ("vllm", "__version__", "0.32.1"),
         ("current_platform", "get_device_name", lambda: "another device"),
         ("torch.backends.cpu", "get_cpu_capability", lambda: "AVX2"),

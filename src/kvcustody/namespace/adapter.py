@@ -44,6 +44,8 @@ class AdapterFailure(StrEnum):
     CHANGED = "lora-changed"
     UNREADABLE = "lora-unreadable"
     IN_PLACE = "lora-in-place"
+    MEDIA = "lora-media"
+    """The engine's cache of encoded media knows the adapter by its name only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class CustodyConnector(OffloadingConnector):
         if role is KVConnectorRole.SCHEDULER:
             completed[ENGINE_OPTION] = describe_engine(vllm_config, kv_cache_config)
             completed[options.MODELS_OPTION] = options.models_of(vllm_config)
+        adapters = vllm_config.lora_config
+        self._adapts_media = adapters is not None and adapters.enable_tower_connector_lora
         keep_out_of_core_dumps()
         super().__init__(vllm_config, role, kv_cache_config)
 
@@ -50,7 +52,9 @@ class CustodyConnector(OffloadingConnector):
         """Admit a request before vLLM's scheduler looks anything up for it."""
         manager = self.scheduler.manager
         assert isinstance(manager, GoverningManager)
-        adapter = _adapter_revision(request, manager.custody.adapters)
+        adapter = _adapter_revision(
+            request, manager.custody.adapters, adapts_media=self._adapts_media
+        )
         outcome = manager.custody.admission.admit(
             request.kv_transfer_params,
             engine_request_id=request.request_id,
@@ -80,6 +84,9 @@ def _adapter_revision(request: Request, revisions: AdapterRevisions) -> str | Ad
     lora = request.lora_request
     if lora is None:
         return None
+    # vLLM's encoder cache would give another content's pictures (v1/engine/input_processor.py).
+    if adapts_media and request.mm_features:
+        return AdapterFailure.MEDIA
     # Older versions of vLLM lack the last two; there is nothing then that they would say.
     adapter = Adapter(
         lora.lora_int_id,

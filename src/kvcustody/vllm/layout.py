@@ -100,6 +100,8 @@ def describe_engine(config: VllmConfig, kv_cache: KVCacheConfig) -> dict[str, An
         "model": _select(model, _MODEL_SETTINGS),
         # The effective configuration, with rope and other overrides applied.
         "hf_config": _hf_config(model),
+        # The two runners arrange the layers of one block differently.
+        "model_runner": 2 if config.use_v2_model_runner else 1,
         "load_format": config.load_config.load_format,
         "cache": _all_but(config.cache_config, _CAPACITY_OF_THE_CACHE),
         "attention": attention,
