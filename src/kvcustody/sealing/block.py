@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from kvcustody.sealing.format import (
     COMMITMENT_BYTES,
     HEADER_BYTES,
+    MAX_PLAINTEXT_BYTES,
     OVERHEAD_BYTES,
     SALT_BYTES,
     Header,
@@ -65,18 +66,31 @@ def seal_into(
     expires: int,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> bool:
-    """Seal a block in one pass over its data; false if the key was wiped meanwhile.
+    """Seal a block in one pass over its data; nothing is written when anything is wrong.
 
     Args:
         destination: exactly `sealed_size(len(plaintext))` writable bytes.
-        plaintext: the KV data, contiguous bytes.
+        plaintext: the KV data, contiguous bytes; may be empty.
         identity: what the block is.
         key: the namespace's data key.
         created: milliseconds since 1970.
-        expires: milliseconds since 1970.
+        expires: milliseconds since 1970, not before `created`.
         random_bytes: source of the per-block salt.
 
+    Returns:
+        False if the key was wiped meanwhile; then there is no block.
+
+    Raises:
+        ValueError: a size, a field's length or a time is not one that the format has.
+
     """
+    content = memoryview(plaintext).cast("B")
+    if len(content) > MAX_PLAINTEXT_BYTES:
+        raise ValueError(f"a block holds at most {MAX_PLAINTEXT_BYTES} bytes")
+    if len(destination) != sealed_size(len(content)):
+        raise ValueError(f"destination must be {sealed_size(len(content))} bytes")
+    if created > expires:
+        raise ValueError("a block can't expire before it was created")
     salt = random_bytes(SALT_BYTES)
     derived = _derive(key, salt, identity.namespace, identity.name)
     if derived is None:
@@ -88,14 +102,14 @@ def seal_into(
         name=identity.name,
         created=created,
         expires=expires,
-        plaintext_bytes=len(plaintext),
+        plaintext_bytes=len(content),
         layout=identity.layout,
         salt=salt,
         commitment=commitment,
     ).pack()
     destination[:HEADER_BYTES] = header
     try:
-        AESGCM(block_key).encrypt_into(_NONCE, plaintext, header, destination[HEADER_BYTES:])
+        AESGCM(block_key).encrypt_into(_NONCE, content, header, destination[HEADER_BYTES:])
     finally:
         wipe(block_key)
     return True
@@ -112,7 +126,8 @@ def open_into(
     """Open a sealed block straight into `destination`.
 
     Args:
-        destination: writable bytes, as many as the block's plaintext; zeroed on any failure.
+        destination: writable bytes, as many as the block's plaintext; zeroed on any failure, and
+            when `find_key` raises.
         sealed: the stored bytes, believed in nothing.
         identity: what the block must be.
         find_key: finds the data key that the header names.
@@ -122,9 +137,14 @@ def open_into(
         `None` when the destination holds the plaintext, else the check that failed.
 
     """
-    failure = _open(destination, sealed, identity, find_key, now)
-    if failure is not None:
-        destination[:] = bytes(len(destination))
+    opened = False
+    try:
+        failure = _open(destination, sealed, identity, find_key, now)
+        opened = failure is None
+    finally:
+        # Also when `find_key` raises: what lay here before may be another request's.
+        if not opened:
+            destination[:] = bytes(len(destination))
     return failure
 
 
@@ -173,6 +193,8 @@ def _check_header(
     if now >= header.expires:
         return OpenFailure.EXPIRED
     if header.layout != identity.layout or header.plaintext_bytes != capacity:
+        return OpenFailure.LAYOUT_MISMATCH
+    if capacity > MAX_PLAINTEXT_BYTES:
         return OpenFailure.LAYOUT_MISMATCH
     return None
 
