@@ -144,6 +144,20 @@ def test_a_new_root_key_takes_over_by_rewrap(config: Path, run: Run) -> None:
     assert run("audit", "verify", "-c", config).code == 0
 
 
+def test_new_root_makes_the_key_that_the_configuration_describes_and_overwrites_none(
+    config: Path, run: Run
+) -> None:
+    use(config, ACME)
+    before = (config.parent / "keys" / "root.key").read_bytes()
+    assert "kept" in one_line(run("keys", "new-root", "-c", config))
+    assert (config.parent / "keys" / "root.key").read_bytes() == before
+    text = config.read_text().replace("path: keys/root.key", "path: keys/other.key")
+    config.write_text(text)
+    made = run("keys", "new-root", "-c", config, "--json").json()
+    assert made["root"].startswith("local:")
+    assert (config.parent / "keys" / "other.key").stat().st_mode & 0o777 == 0o600
+
+
 def test_what_can_not_be_meant_is_refused_in_one_line(config: Path, run: Run) -> None:
     unknown = "0" * 32
     for arguments, text in (

@@ -12,6 +12,7 @@ import pytest
 
 from kvcustody.sealing.providers import create_key_file, key_file
 from kvcustody.sealing.providers.key_file import read_key_file
+from process_memory import writable_memory
 
 pytestmark = pytest.mark.unit
 
@@ -42,18 +43,12 @@ class Subject:
     def holds(self, *secrets: bytes) -> set[bytes]:
         """Pieces of the secrets that are in the process's memory."""
         wanted = {piece for secret in secrets for piece in pieces(secret)}
-        return {piece for region in self._regions() for piece in wanted if piece in region}
-
-    def _regions(self) -> Iterator[bytes]:
-        folder = Path("/proc") / str(self._process.pid)
-        with (folder / "mem").open("rb", buffering=0) as memory:
-            for line in (folder / "maps").read_text().splitlines():
-                extent, mode, *_ = line.split()
-                if "w" not in mode:
-                    continue
-                start, end = (int(address, 16) for address in extent.split("-"))
-                memory.seek(start)
-                yield memory.read(end - start)
+        return {
+            piece
+            for region in writable_memory(self._process.pid)
+            for piece in wanted
+            if piece in region
+        }
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.sealing.inventory import NamespaceRecord, Selection, list_namespaces
 from kvcustody.sealing.maintenance import REFRESH_SECONDS
+from kvcustody.sealing.providers import blamed_field, create_root, open_provider
 from kvcustody.sealing.rewrap import count_pending, rewrap
 from kvcustody.wiring import open_keys
 
@@ -157,6 +158,20 @@ def rewrap_(config: ConfigOption = None, json_: JsonOption = False) -> None:
             err=True,
         )
         raise typer.Exit(1)
+
+
+@app.command("new-root")
+def new_root(config: ConfigOption = None, json_: JsonOption = False) -> None:
+    """Make the root key that `keys` in custody.yaml describes; one that is there is kept."""
+    settings = load_settings(config)
+    with settings.places.blame("keys", blamed_field(settings.keys)):
+        create_root(settings.keys)
+        with closing(open_provider(settings.keys)) as provider:
+            root = provider.root
+    if json_:
+        print_json({"root": root})
+    else:
+        console.print(f"Made the root key {root}.", soft_wrap=True)
 
 
 @contextmanager
