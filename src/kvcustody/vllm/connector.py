@@ -80,7 +80,9 @@ class CustodyConnector(OffloadingConnector):
         return super().build_prom_metrics(vllm_config, *args, **kwargs)
 
 
-def _adapter_revision(request: Request, revisions: AdapterRevisions) -> str | AdapterFailure | None:
+def _adapter_revision(
+    request: Request, revisions: AdapterRevisions, *, adapts_media: bool
+) -> str | AdapterFailure | None:
     lora = request.lora_request
     if lora is None:
         return None
