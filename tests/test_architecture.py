@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"tiers"},
     {"wiring"},
     {"gateway", "vllm", "deployment"},
-    {"demo"},
+    {"demo", "bench"},
     {"cli"},
 ]
 

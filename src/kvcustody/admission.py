@@ -23,13 +23,15 @@ from kvcustody.identity.assertion import (
 from kvcustody.identity.principal import Principal
 from kvcustody.namespace import AdapterFailure, Namespace, Scope
 from kvcustody.policy import Decision, Decisions, TierDecision
-from kvcustody.sealing import Keyring, NamespaceKeys, OpenFailure
+from kvcustody.sealing import Keyring, NamespaceKeys
 
 HOST_TIER = "host"
 """Name of the host-memory tier in policies and audit events."""
 
 # Long enough that a registry that is away costs almost no request its time.
 _KEYS_RETRY_SECONDS = 5.0
+# Ample for a local provider; what a slower one brings is there for the next request.
+_KEYS_PATIENCE_SECONDS = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,6 @@ class RefusalReason(StrEnum):
     UNKNOWN_TENANT = "unknown-tenant"
     WRONG_SALT = "wrong-salt"
     POLICY_DENIED = "policy-denied"
-    KEY_DESTROYED = "key-destroyed"
     AUDIT_UNAVAILABLE = "audit-unavailable"
     KEYS_UNAVAILABLE = "keys-unavailable"
     INTERNAL_ERROR = "internal-error"
@@ -137,6 +138,7 @@ class Admission:
     ) -> None:
         self._clock = clock
         self._keys_retry_at = float("-inf")
+        self._keys_patient_at = float("-inf")
         self._verifier = verifier
         self._decisions = decisions
         self._keyring = keyring
@@ -239,15 +241,25 @@ class Admission:
         )
 
     def _keys(self, namespace: Namespace) -> NamespaceKeys | RefusalReason:
-        """A namespace's keys; after a failure, no request waits for the registry for a while."""
-        if self._clock() < self._keys_retry_at and not self._keyring.holds(namespace):
+        """A namespace's keys, if they are or come soon.
+
+        After a failure nothing is asked for a while, and while keys are slow to come nobody waits
+        for them: the scheduler's time is all requests' time.
+        """
+        now = self._clock()
+        if now < self._keys_retry_at and not self._keyring.holds(namespace):
             return RefusalReason.KEYS_UNAVAILABLE
+        patience = 0.0 if now < self._keys_patient_at else _KEYS_PATIENCE_SECONDS
         try:
-            keys = self._keyring.namespace_keys(namespace)
+            keys = self._keyring.namespace_keys_within(namespace, patience)
         except CustodyError:
             self._keys_retry_at = self._clock() + _KEYS_RETRY_SECONDS
             return RefusalReason.KEYS_UNAVAILABLE
-        return RefusalReason.KEY_DESTROYED if isinstance(keys, OpenFailure) else keys
+        if keys is None:
+            if patience:
+                self._keys_patient_at = self._clock() + _KEYS_RETRY_SECONDS
+            return RefusalReason.KEYS_UNAVAILABLE
+        return keys
 
     def _refuse(self, refusal: Refusal, principal: Principal | None, request_id: str) -> Refusal:
         self._audit.record(

@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from kvcustody.config import load_settings
 from kvcustody.identity.assertion import AssertionSigner
 from kvcustody.identity.principal import Principal
 from kvcustody.sealing import ServiceKey
-from kvcustody.wiring import build_gateway, open_keyring
+from kvcustody.wiring import build_gateway, open_keys
 
 WHO = Principal("acme", "chat")
 # Stores go on after an answer; a tier needs moments for these few blocks.
@@ -57,9 +58,8 @@ class Client:
         self._salt, self._signer = None, None
         if custody is not None:
             settings = load_settings(Path(custody))
-            registry, keyring = open_keyring(settings)
-            key = keyring.service_key(ServiceKey.ASSERTION)
-            registry.close()
+            with closing(open_keys(settings)) as keys:
+                key = keys.keyring.service_key(ServiceKey.ASSERTION)
             gateway = build_gateway(settings)
             self._salt = gateway.salts(WHO)
             gateway.close()

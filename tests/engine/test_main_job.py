@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,7 @@ from kvcustody.deployment import init_deployment
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.stores.filesystem import SUFFIX
-from kvcustody.wiring import audit_signing_key, open_keyring
+from kvcustody.wiring import audit_signing_key, open_keys
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -63,9 +63,8 @@ class Story:
         ]
 
     def verify(self, directory: Path | None = None) -> VerificationReport:
-        registry, keyring = open_keyring(self.settings)
-        key = audit_signing_key(keyring).public_key()
-        registry.close()
+        with closing(open_keys(self.settings)) as keys:
+            key = audit_signing_key(keys.keyring).public_key()
         return verify_directory(directory or self.settings.audit.path, key)
 
 
@@ -106,9 +105,9 @@ def _deployment(directory: Path) -> Story:
     text = text.replace("tenants:\n", "tenants:\n  initech: {scope: tenant}\n")
     config.write_text(text.replace("bytes: 1GiB", "bytes: 64MiB"), encoding="utf-8")
     settings = load_settings(config)
-    registry, _ = open_keyring(settings)
-    keys["initech"] = KeyStore(registry).mint(Principal("initech", "batch"), expires=None).key
-    registry.close()
+    with closing(open_keys(settings)) as opened:
+        initech = KeyStore(opened.registry).mint(Principal("initech", "batch"), expires=None)
+    keys["initech"] = initech.key
     return Story(directory, settings, keys)
 
 

@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from kvcustody.sealing import DataKey
 from kvcustody.sealing.block import (
     BlockIdentity,
-    DataKey,
     open_into,
     seal_into,
     sealed_size,
@@ -18,9 +16,6 @@ from kvcustody.sealing.block import (
 from kvcustody.sealing.format import HEADER_BYTES, OpenFailure
 
 pytestmark = pytest.mark.unit
-
-# A busy machine is no finding.
-unhurried = settings(deadline=None, max_examples=50)
 
 KEY = DataKey(b"k" * 16, b"\x01" * 32)
 OTHER_KEY = DataKey(b"K" * 16, b"\x02" * 32)
@@ -65,23 +60,6 @@ def unseal(
     return failure, bytes(destination)
 
 
-@unhurried
-@given(
-    plaintext=st.binary(min_size=1, max_size=5000),
-    namespace=st.binary(min_size=16, max_size=16),
-    name=st.binary(min_size=32, max_size=32),
-    layout=st.binary(min_size=32, max_size=32),
-    secret=st.binary(min_size=32, max_size=32),
-)
-def test_a_sealed_block_opens_to_what_was_sealed(
-    plaintext: bytes, namespace: bytes, name: bytes, layout: bytes, secret: bytes
-) -> None:
-    identity = BlockIdentity(namespace, name, layout)
-    key = DataKey(b"k" * 16, secret)
-    sealed = seal(plaintext, identity, key)
-    assert unseal(sealed, identity, lambda _: key, size=len(plaintext)) == (None, plaintext)
-
-
 def test_sealing_takes_any_kind_of_buffer() -> None:
     for plaintext in (bytearray(PLAINTEXT), memoryview(PLAINTEXT)):
         sealed = bytearray(sealed_size(len(PLAINTEXT)))
@@ -114,7 +92,7 @@ def test_a_second_implementation_of_the_specification_reads_a_block() -> None:
     header = sealed[:192]
     salt, commitment = header[128:160], header[160:192]
     info = b"kvcustody/1 block key" + header[24:40] + header[40:72]
-    extracted = hmac.digest(salt, KEY.secret, "sha256")
+    extracted = hmac.digest(salt, b"\x01" * 32, "sha256")
     block_key = hmac.digest(extracted, info + b"\x01", "sha256")
     assert hmac.digest(extracted, block_key + info + b"\x02", "sha256") == commitment
     assert AESGCM(block_key).decrypt(bytes(12), sealed[192:], header) == PLAINTEXT
@@ -262,23 +240,6 @@ def test_no_key_is_asked_for_before_the_header_is_what_was_expected() -> None:
     assert asked == []
     assert unseal(seal(), find=find)[0] is None
     assert asked == [KEY.key_id]
-
-
-@unhurried
-@given(st.binary(max_size=300))
-def test_whatever_lies_in_a_tier_is_refused_without_an_error(stored: bytes) -> None:
-    failure, destination = unseal(stored)
-    assert failure is not None
-    assert destination == bytes(len(PLAINTEXT))
-
-
-@unhurried
-@given(st.binary(max_size=120))
-def test_a_forged_header_of_the_right_block_is_refused_without_an_error(stored: bytes) -> None:
-    forged = seal()[:96] + stored
-    failure, destination = unseal(forged)
-    assert failure is not None
-    assert destination == bytes(len(PLAINTEXT))
 
 
 def test_a_data_key_shows_its_id_and_never_its_secret() -> None:

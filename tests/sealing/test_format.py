@@ -1,5 +1,7 @@
 import struct
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +31,11 @@ HEADER = Header(
     salt=bytes(range(96, 128)),
     commitment=bytes(range(128, 160)),
 )
+
+
+def with_field(field: str, value: Any) -> Header:
+    return replace(HEADER, **{field: value})
+
 
 _NUMBERS = st.integers(min_value=0, max_value=2**64 - 1)
 HEADERS = st.builds(
@@ -82,6 +89,24 @@ def test_a_header_takes_192_bytes_and_a_block_16_more() -> None:
 )
 def test_a_field_stands_where_the_specification_says(offset: int, expected: bytes) -> None:
     assert HEADER.pack()[offset : offset + len(expected)] == expected
+
+
+@pytest.mark.parametrize("field", ["key_id", "namespace", "name", "layout", "salt", "commitment"])
+def test_a_field_of_another_length_is_neither_padded_nor_cut(field: str) -> None:
+    content = getattr(HEADER, field)
+    for wrong in (b"", content[:-1], content + b"\0"):
+        with pytest.raises(ValueError, match=field):
+            with_field(field, wrong).pack()
+
+
+@pytest.mark.parametrize("field", ["created", "expires", "plaintext_bytes"])
+def test_a_number_fits_into_64_bits_or_is_refused(field: str) -> None:
+    for wrong in (-1, 2**64):
+        with pytest.raises(ValueError, match=field):
+            with_field(field, wrong).pack()
+    for right in (0, 2**64 - 1):
+        header = with_field(field, right)
+        assert Header.parse(header.pack()) == header
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcustody.errors import ConfigurationError
+from kvcustody.errors import ConfigurationError, CustodyError
 from kvcustody.sealing.providers import (
     KeyContext,
     LocalKeyProvider,
@@ -164,14 +164,14 @@ def test_a_key_file_closed_to_others_is_accepted(key_file: Path, mode: int) -> N
 def test_a_key_file_of_another_user_is_refused(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.fstat
+    real = os.stat
 
-    def fstat(descriptor: int) -> os.stat_result:
-        fields = list(real(descriptor))
+    def stat_as_anothers(path: int) -> os.stat_result:
+        fields = list(real(path))
         fields[stat.ST_UID] = os.geteuid() + 1
         return os.stat_result(fields)
 
-    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(os, "stat", stat_as_anothers)
     assert "chown" in refusal(key_file).message
 
 
@@ -206,6 +206,24 @@ def test_a_pipe_in_place_of_the_key_file_does_not_hang(tmp_path: Path) -> None:
 def test_a_link_in_place_of_the_key_file_is_not_followed(key_file: Path, tmp_path: Path) -> None:
     (tmp_path / "link.key").symlink_to(key_file)
     assert "can't be read" in refusal(tmp_path / "link.key").message
+
+
+def test_a_closed_provider_says_so(key_file: Path) -> None:
+    provider = LocalKeyProvider(key_file)
+    wrapped = provider.wrap(SECRET, CONTEXT)
+    provider.close()
+    provider.close()
+    for use in (lambda: provider.wrap(SECRET, CONTEXT), lambda: provider.unwrap(wrapped, CONTEXT)):
+        with pytest.raises(CustodyError, match="the key provider is closed"):
+            use()
+
+
+def test_a_key_that_did_not_unwrap_is_nowhere_in_the_error(key_file: Path) -> None:
+    provider = LocalKeyProvider(key_file)
+    with pytest.raises(WrappedKeyError) as caught:
+        provider.unwrap(provider.wrap(SECRET, CONTEXT), KeyContext("data key", "other"))
+    assert caught.value.__cause__ is None
+    assert SECRET.hex() not in repr(caught.value)
 
 
 def test_no_refusal_shows_the_key(key_file: Path) -> None:

@@ -53,6 +53,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     # keys and policy
     "key.created": ("namespace", "key_id", "epoch"),
     "key.destroyed": ("namespace", "key_id", "epoch"),
+    "keys.rewrapped": ("keys", "failed", "root"),
     "token.minted": ("key_id",),
     "token.revoked": ("key_id",),
     "policy.loaded": (),

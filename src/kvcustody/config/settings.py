@@ -1,5 +1,6 @@
 """The fields of custody.yaml: what each means, what it may hold, and its default."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,6 +13,7 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationInfo,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -57,6 +59,7 @@ def _resolve(base: Path, text: str) -> Path | str:
 
 
 _SQLITE = "sqlite:///"
+_PASSWORD = re.compile(r"(?<=://)([^:/]*):.*@")
 
 
 class OwnerSettings(_Section):
@@ -216,7 +219,8 @@ class Settings(_Section):
     owner: OwnerSettings = OwnerSettings()
     model: ModelSettings = ModelSettings()
     state: Path
-    registry: str | None = None
+    # May hold a password; see `_leave_out_password`.
+    registry: Annotated[str | None, Field(repr=False)] = None
     keys: KeySettings
     identity: IdentitySettings = IdentitySettings()
     host: HostSettings = HostSettings()
@@ -239,13 +243,18 @@ class Settings(_Section):
 
     @property
     def registry_url(self) -> str:
-        """SQLAlchemy URL of the registry; a SQLite file below `state` unless configured."""
+        """URL of the registry; a SQLite file below `state` unless configured."""
         if self.registry is None:
             return f"sqlite:///{self.state / 'registry.sqlite'}"
         path = self.registry.removeprefix(_SQLITE)
         if path == self.registry or self.places.file is None:
             return self.registry
         return f"{_SQLITE}{self.places.file.parent / path}"
+
+    @field_serializer("registry")
+    def _leave_out_password(self, url: str | None) -> str | None:
+        """The audit trail has a digest of the settings; it must not help to guess a password."""
+        return url and _PASSWORD.sub(r"\1@", url)
 
     @field_validator("tiers")
     @classmethod

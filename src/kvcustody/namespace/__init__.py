@@ -1,7 +1,7 @@
 """The namespace stage: whose blocks of which model, under names that reveal nothing."""
 
 from kvcustody.namespace.adapter import Adapter, AdapterFailure, AdapterRevisions
-from kvcustody.namespace.namespace import Namespace, Scope, block_name
+from kvcustody.namespace.namespace import Namespace, Scope
 from kvcustody.namespace.revision import ModelRevision, file_identities, fingerprint_model
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "ModelRevision",
     "Namespace",
     "Scope",
-    "block_name",
     "file_identities",
     "fingerprint_model",
 ]

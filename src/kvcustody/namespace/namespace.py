@@ -112,17 +112,6 @@ class Namespace:
         return hmac.digest(key, encoded, "sha256")[:NAMESPACE_ID_BYTES]
 
 
-def block_name(naming_key: bytes, block: bytes) -> bytes:
-    """The 32-byte name of a block in a namespace.
-
-    Args:
-        naming_key: the namespace's naming key, 32 bytes.
-        block: what the engine calls the block (block hash and KV group).
-
-    """
-    return hmac.digest(naming_key, block, "sha256")
-
-
 def encode_fields(domain: bytes, *fields: str | bytes | None) -> bytes:
     """Fields as bytes that no other list of fields encodes to.
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from kvcustody.sealing.format import (
     COMMITMENT_BYTES,
     HEADER_BYTES,
+    MAX_PLAINTEXT_BYTES,
     OVERHEAD_BYTES,
     SALT_BYTES,
     Header,
     OpenFailure,
 )
+from kvcustody.sealing.secret import DataKey, wipe
 
 Buffer = bytes | bytearray | memoryview
 
@@ -29,23 +29,6 @@ _AES_KEY_BYTES = 32
 _KEY_DOMAIN = b"kvcustody/1 block key"
 # Each key seals one message, so the nonce may be constant (NIST SP 800-38D, section 8.2.1).
 _NONCE = bytes(12)
-
-
-@dataclass(frozen=True, slots=True)
-class DataKey:
-    """A namespace's key of one epoch.
-
-    Args:
-        key_id: 16 bytes that name it in headers.
-        secret: 32 bytes.
-
-    """
-
-    key_id: bytes
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return f"DataKey(key_id={self.key_id.hex()})"
 
 
 KeyLookup = Callable[[bytes], DataKey | OpenFailure]
@@ -82,34 +65,54 @@ def seal_into(
     created: int,
     expires: int,
     random_bytes: Callable[[int], bytes] = os.urandom,
-) -> None:
-    """Seal a block in one pass over its data.
+) -> bool:
+    """Seal a block in one pass over its data; nothing is written when anything is wrong.
 
     Args:
         destination: exactly `sealed_size(len(plaintext))` writable bytes.
-        plaintext: the KV data, contiguous bytes.
+        plaintext: the KV data, contiguous bytes; may be empty.
         identity: what the block is.
         key: the namespace's data key.
         created: milliseconds since 1970.
-        expires: milliseconds since 1970.
+        expires: milliseconds since 1970, not before `created`.
         random_bytes: source of the per-block salt.
 
+    Returns:
+        False if the key was wiped meanwhile; then there is no block.
+
+    Raises:
+        ValueError: a size, a field's length or a time is not one that the format has.
+
     """
+    content = memoryview(plaintext).cast("B")
+    if len(content) > MAX_PLAINTEXT_BYTES:
+        raise ValueError(f"a block holds at most {MAX_PLAINTEXT_BYTES} bytes")
+    if len(destination) != sealed_size(len(content)):
+        raise ValueError(f"destination must be {sealed_size(len(content))} bytes")
+    if created > expires:
+        raise ValueError("a block can't expire before it was created")
     salt = random_bytes(SALT_BYTES)
-    block_key, commitment = _derive(key, salt, identity.namespace, identity.name)
+    derived = _derive(key, salt, identity.namespace, identity.name)
+    if derived is None:
+        return False
+    block_key, commitment = derived
     header = Header(
         key_id=key.key_id,
         namespace=identity.namespace,
         name=identity.name,
         created=created,
         expires=expires,
-        plaintext_bytes=len(plaintext),
+        plaintext_bytes=len(content),
         layout=identity.layout,
         salt=salt,
         commitment=commitment,
     ).pack()
     destination[:HEADER_BYTES] = header
-    AESGCM(block_key).encrypt_into(_NONCE, plaintext, header, destination[HEADER_BYTES:])
+    try:
+        AESGCM(block_key).encrypt_into(_NONCE, content, header, destination[HEADER_BYTES:])
+    finally:
+        wipe(block_key)
+    return True
 
 
 def open_into(
@@ -123,7 +126,8 @@ def open_into(
     """Open a sealed block straight into `destination`.
 
     Args:
-        destination: writable bytes, as many as the block's plaintext; zeroed on any failure.
+        destination: writable bytes, as many as the block's plaintext; zeroed on any failure, and
+            when `find_key` raises.
         sealed: the stored bytes, believed in nothing.
         identity: what the block must be.
         find_key: finds the data key that the header names.
@@ -133,9 +137,14 @@ def open_into(
         `None` when the destination holds the plaintext, else the check that failed.
 
     """
-    failure = _open(destination, sealed, identity, find_key, now)
-    if failure is not None:
-        destination[:] = bytes(len(destination))
+    opened = False
+    try:
+        failure = _open(destination, sealed, identity, find_key, now)
+        opened = failure is None
+    finally:
+        # Also when `find_key` raises: what lay here before may be another request's.
+        if not opened:
+            destination[:] = bytes(len(destination))
     return failure
 
 
@@ -154,7 +163,10 @@ def _open(
     key = find_key(header.key_id)
     if isinstance(key, OpenFailure):
         return key
-    block_key, commitment = _derive(key, header.salt, header.namespace, header.name)
+    derived = _derive(key, header.salt, header.namespace, header.name)
+    if derived is None:
+        return OpenFailure.KEY_UNAVAILABLE
+    block_key, commitment = derived
     if not hmac.compare_digest(commitment, header.commitment):
         return OpenFailure.COMMITMENT
     if len(sealed) != sealed_size(header.plaintext_bytes):
@@ -166,6 +178,8 @@ def _open(
         )
     except InvalidTag:
         return OpenFailure.TAG
+    finally:
+        wipe(block_key)
     return None
 
 
@@ -180,18 +194,24 @@ def _check_header(
         return OpenFailure.EXPIRED
     if header.layout != identity.layout or header.plaintext_bytes != capacity:
         return OpenFailure.LAYOUT_MISMATCH
+    if capacity > MAX_PLAINTEXT_BYTES:
+        return OpenFailure.LAYOUT_MISMATCH
     return None
 
 
-def _derive(key: DataKey, salt: bytes, namespace: bytes, name: bytes) -> tuple[bytes, bytes]:
+def _derive(
+    key: DataKey, salt: bytes, namespace: bytes, name: bytes
+) -> tuple[bytearray, bytes] | None:
     """The block's AES key and the commitment to it, from one HKDF so that neither gives the other.
 
     AES-GCM alone commits to no key: the commitment keeps a block from opening under two keys.
+    `None` if the data key was wiped.
     """
-    material = HKDF(
-        algorithm=SHA256(),
-        length=_AES_KEY_BYTES + COMMITMENT_BYTES,
-        salt=salt,
-        info=_KEY_DOMAIN + namespace + name,
-    ).derive(key.secret)
-    return material[:_AES_KEY_BYTES], material[_AES_KEY_BYTES:]
+    material = key.secret.derive(
+        salt, _KEY_DOMAIN + namespace + name, _AES_KEY_BYTES + COMMITMENT_BYTES
+    )
+    if material is None:
+        return None
+    block_key, commitment = material[:_AES_KEY_BYTES], bytes(material[_AES_KEY_BYTES:])
+    wipe(material)
+    return block_key, commitment

@@ -23,11 +23,28 @@ TAG_BYTES = 16
 KEY_ID_BYTES = 16
 SALT_BYTES = 32
 COMMITMENT_BYTES = 32
+# The library encrypts at most 2**31 - 1 bytes in a call; ciphertext and tag together stay below
+# that. GCM itself would allow 2**36 - 32 (NIST SP 800-38D, section 5.2.1.1).
+MAX_PLAINTEXT_BYTES = 2**31 - 1 - TAG_BYTES
+# Times and lengths are 64-bit; this time is as good as never, and yet a time that passes.
+MAX_NUMBER = 2**64 - 1
 
 _LAYOUT = struct.Struct(">4sHH16s16s32sQQQ32s32s32s")
 
 HEADER_BYTES = _LAYOUT.size
 OVERHEAD_BYTES = HEADER_BYTES + TAG_BYTES
+
+
+# What `struct` would pad or cut in silence: then two headers could pack to the same bytes.
+_LENGTHS = {
+    "key_id": KEY_ID_BYTES,
+    "namespace": 16,
+    "name": 32,
+    "layout": 32,
+    "salt": SALT_BYTES,
+    "commitment": COMMITMENT_BYTES,
+}
+_NUMBERS = ("created", "expires", "plaintext_bytes")
 
 
 class OpenFailure(StrEnum):
@@ -75,7 +92,18 @@ class Header:
     commitment: bytes
 
     def pack(self) -> bytes:
-        """The header's 192 bytes."""
+        """The header's 192 bytes.
+
+        Raises:
+            ValueError: a field has another length than the format's, or a number doesn't fit.
+
+        """
+        for field, length in _LENGTHS.items():
+            if len(getattr(self, field)) != length:
+                raise ValueError(f"{field} must be {length} bytes")
+        for field in _NUMBERS:
+            if not 0 <= getattr(self, field) <= MAX_NUMBER:
+                raise ValueError(f"{field} must be between 0 and 2**64 - 1")
         return _LAYOUT.pack(
             MAGIC,
             VERSION,
