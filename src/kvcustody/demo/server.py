@@ -149,8 +149,10 @@ def _mappings(process: psutil.Process) -> list[Any]:
 
 
 def shared_memory_regions() -> frozenset[Path]:
-    """All names in this machine's shared memory; vLLM's regions are among them."""
-    return frozenset(_SHARED_MEMORY.iterdir())
+    """Names in this machine's shared memory, but a database's; vLLM's regions are among them."""
+    return frozenset(
+        path for path in _SHARED_MEMORY.iterdir() if not path.name.startswith("PostgreSQL.")
+    )
 
 
 def _wait_until_healthy(server: Server) -> None:
