@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from recipe import build
-from reference_sealed_block import outcome
-from sealed_block_target import check
 
 import kvcustody
 from kvcustody.sealing import OpenFailure
+from recipe import build
+from reference_sealed_block import outcome
+from sealed_block_target import check
 
 FOLDER = Path(__file__).resolve().parent
 CORPUS = sorted((FOLDER / "corpus").iterdir())
