@@ -4,7 +4,10 @@ from pathlib import Path
 import pytest
 
 from kvcustody.audit.events import COMMON_FIELDS, EVENTS
+from postgresql_server import PostgreSQLServer, running_server
 from tier_doubles import Custody
+
+pytest_plugins = ["command_line", "service_fixtures"]
 
 _NEED_VLLM = ("engine", "vllm")
 
@@ -24,3 +27,26 @@ def custody() -> Iterator[Custody]:
     for event in custody.audit.events:
         known = {"event", *COMMON_FIELDS, *EVENTS[event["event"]]}
         assert event.keys() <= known, "an event carries what the catalogue does not know"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("sqlite", marks=pytest.mark.unit),
+        pytest.param("postgresql", marks=pytest.mark.service),
+    ]
+)
+def registry_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where an empty registry may lie; what uses this runs on every database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'state' / 'registry.sqlite'}"
+        return
+    # Not an argument, so that no server is started for SQLite.
+    server: PostgreSQLServer = request.getfixturevalue("postgresql")
+    with server.database() as name:
+        yield server.url(name)

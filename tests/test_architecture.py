@@ -16,7 +16,7 @@ MOST_LINES = 400
 
 # From the bottom up: a package imports from layers below its own, and from no neighbour.
 LAYERS: list[set[str]] = [
-    {"errors", "private_folders"},
+    {"errors", "private_folders", "workers"},
     {"config", "registry"},
     {"identity"},
     {"policy", "namespace"},
@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"tiers"},
     {"wiring"},
     {"gateway", "vllm", "deployment"},
-    {"demo"},
+    {"demo", "bench"},
     {"cli"},
 ]
 

@@ -21,15 +21,17 @@ from kvcustody.identity.assertion import (
     Verified,
 )
 from kvcustody.identity.principal import Principal
-from kvcustody.namespace import Namespace, Scope
+from kvcustody.namespace import AdapterFailure, Namespace, Scope
 from kvcustody.policy import Decision, Decisions, TierDecision
-from kvcustody.sealing import Keyring, NamespaceKeys, OpenFailure
+from kvcustody.sealing import Keyring, NamespaceKeys
 
 HOST_TIER = "host"
 """Name of the host-memory tier in policies and audit events."""
 
 # Long enough that a registry that is away costs almost no request its time.
 _KEYS_RETRY_SECONDS = 5.0
+# A local provider takes hundredths, on a busy disk tenths; at most one such wait in the time above.
+_KEYS_PATIENCE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +39,11 @@ _DENIED = TierDecision(store=Decision(False, None), load=Decision(False, None))
 
 
 class RefusalReason(StrEnum):
-    """Why an identified request gets no custody; see `AssertionFailure` for the others."""
+    """Why an identified request gets no custody; see `AssertionFailure`, `AdapterFailure`, too."""
 
     UNKNOWN_TENANT = "unknown-tenant"
     WRONG_SALT = "wrong-salt"
     POLICY_DENIED = "policy-denied"
-    LORA_UNSUPPORTED = "lora-unsupported"
-    KEY_DESTROYED = "key-destroyed"
     AUDIT_UNAVAILABLE = "audit-unavailable"
     KEYS_UNAVAILABLE = "keys-unavailable"
     INTERNAL_ERROR = "internal-error"
@@ -60,7 +60,7 @@ class Refusal:
 
     """
 
-    reason: AssertionFailure | RefusalReason
+    reason: AssertionFailure | RefusalReason | AdapterFailure
     isolated: bool
 
 
@@ -138,6 +138,7 @@ class Admission:
     ) -> None:
         self._clock = clock
         self._keys_retry_at = float("-inf")
+        self._keys_patient_at = float("-inf")
         self._verifier = verifier
         self._decisions = decisions
         self._keyring = keyring
@@ -154,7 +155,7 @@ class Admission:
         *,
         engine_request_id: str,
         cache_salt: str | None,
-        uses_lora: bool,
+        adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         """Decide what a request may do; audited either way; never raises.
 
@@ -162,11 +163,11 @@ class Admission:
             parameters: the request's `kv_transfer_params`, believed in nothing.
             engine_request_id: the engine's id for it.
             cache_salt: the salt that the engine mixes into its block hashes.
-            uses_lora: whether it uses a LoRA adapter, whose content no namespace covers yet.
+            adapter: revision of its LoRA adapter, or why that isn't known; `None` without one.
 
         """
         try:
-            return self._admit(parameters, engine_request_id, cache_salt, uses_lora=uses_lora)
+            return self._admit(parameters, engine_request_id, cache_salt, adapter=adapter)
         except Exception:
             # It would end the engine for all tenants; a request without custody ends nobody.
             logger.exception("Admission failed; the request is served without custody")
@@ -179,7 +180,7 @@ class Admission:
         engine_request_id: str,
         cache_salt: str | None,
         *,
-        uses_lora: bool,
+        adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         presented = parameters.get(ASSERTION_PARAMETER) if isinstance(parameters, dict) else None
         verified = self._verifier.verify(
@@ -188,7 +189,7 @@ class Admission:
         if isinstance(verified, AssertionFailure):
             return self._refuse(Refusal(verified, isolated=False), None, engine_request_id)
         principal, request_id = verified.principal, verified.request_id
-        outcome = self._decide(verified, engine_request_id, cache_salt, uses_lora=uses_lora)
+        outcome = self._decide(verified, engine_request_id, cache_salt, adapter=adapter)
         if isinstance(outcome, Refusal):
             return self._refuse(outcome, principal, request_id)
         self._audit.record(
@@ -197,6 +198,7 @@ class Admission:
             action="admit",
             outcome="admitted",
             namespace=outcome.keys.identifier.hex(),
+            adapter=adapter,
             **_describe(outcome.tiers),
         )
         return outcome
@@ -207,7 +209,7 @@ class Admission:
         engine_request_id: str,
         cache_salt: str | None,
         *,
-        uses_lora: bool,
+        adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         principal = verified.principal
         tenant = self._tenants.get(principal.tenant)
@@ -216,15 +218,16 @@ class Admission:
         scope = Scope.of(principal, self._deployment, tenant.scope)
         if cache_salt != scope.cache_salt(self._salt_key):
             return Refusal(RefusalReason.WRONG_SALT, isolated=False)
+        if isinstance(adapter, AdapterFailure):
+            # The GPU prefix cache may hold blocks of another content under the adapter's name.
+            return Refusal(adapter, isolated=False)
         if not self._audit.accepting:
             return Refusal(RefusalReason.AUDIT_UNAVAILABLE, isolated=True)
-        if uses_lora:
-            return Refusal(RefusalReason.LORA_UNSUPPORTED, isolated=True)
         tiers = self._decisions.decide(principal)
         host = tiers.get(HOST_TIER, _DENIED)
         if not (host.store.allowed or host.load.allowed):
             return Refusal(RefusalReason.POLICY_DENIED, isolated=True)
-        keys = self._keys(Namespace(scope, self._model_revision, self._layout))
+        keys = self._keys(Namespace(scope, self._model_revision, self._layout, adapter))
         if isinstance(keys, RefusalReason):
             return Refusal(keys, isolated=True)
         return Grant(
@@ -238,15 +241,25 @@ class Admission:
         )
 
     def _keys(self, namespace: Namespace) -> NamespaceKeys | RefusalReason:
-        """A namespace's keys; after a failure, no request waits for the registry for a while."""
-        if self._clock() < self._keys_retry_at and not self._keyring.holds(namespace):
+        """A namespace's keys, if they are or come soon.
+
+        After a failure nothing is asked for a while, and while keys are slow to come nobody waits
+        for them: the scheduler's time is all requests' time.
+        """
+        now = self._clock()
+        if now < self._keys_retry_at and not self._keyring.holds(namespace):
             return RefusalReason.KEYS_UNAVAILABLE
+        patience = 0.0 if now < self._keys_patient_at else _KEYS_PATIENCE_SECONDS
         try:
-            keys = self._keyring.namespace_keys(namespace)
+            keys = self._keyring.namespace_keys_within(namespace, patience)
         except CustodyError:
             self._keys_retry_at = self._clock() + _KEYS_RETRY_SECONDS
             return RefusalReason.KEYS_UNAVAILABLE
-        return RefusalReason.KEY_DESTROYED if isinstance(keys, OpenFailure) else keys
+        if keys is None:
+            if patience:
+                self._keys_patient_at = self._clock() + _KEYS_RETRY_SECONDS
+            return RefusalReason.KEYS_UNAVAILABLE
+        return keys
 
     def _refuse(self, refusal: Refusal, principal: Principal | None, request_id: str) -> Refusal:
         self._audit.record(

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,14 +17,17 @@ from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
+from kvcustody.namespace import AdapterRevisions
 from kvcustody.policy import Decisions, load_policy
 from kvcustody.registry import Registry, open_registry
-from kvcustody.sealing import Keyring, ServiceKey
-from kvcustody.sealing.providers import LocalKeyProvider
+from kvcustody.sealing import KeyChange, KeyMaintenance, Keyring, KeyTable, RootKeys, ServiceKey
+from kvcustody.sealing.providers import blamed_field, open_provider
 from kvcustody.stores import FilesystemStore
 from kvcustody.tiers import GovernedTier
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where vLLM keeps the host tier
+
+_KEY_EVENTS = {"create": "key.created", "destroy": "key.destroyed"}
 
 ANONYMOUS_WORKLOAD = "anonymous"
 """Workload of callers without a key, where custody.yaml maps them to a tenant."""
@@ -35,6 +39,7 @@ class EngineCustody:
 
     Args:
         admission: admits requests.
+        adapters: knows the content of LoRA adapters.
         tiers: the tiers beyond host memory, in lookup order.
         audit: the engine's audit stream.
         close: stops threads and closes files; the audit stream ends with a signed checkpoint.
@@ -42,6 +47,7 @@ class EngineCustody:
     """
 
     admission: Admission
+    adapters: AdapterRevisions
     tiers: tuple[GovernedTier, ...]
     audit: AuditLog
     close: Callable[[], None]
@@ -63,11 +69,15 @@ def build_engine(
         UnavailableError: the registry can't be reached.
 
     """
-    registry, keyring = open_keyring(settings)
+    keys = open_keys(settings)
+    keyring = keys.keyring
     decisions = load_decisions(settings)
     stores = open_stores(settings)
     audit = open_audit(settings, keyring, "engine")
-    audited_keyring = _auditing_keyring(settings, registry, audit)
+    audit_key_changes(keys.table, audit)
+    maintenance = KeyMaintenance(
+        keyring, keys.table, longest_life=max(tier.ttl for tier in settings.tiers)
+    )
     tiers = tuple(
         GovernedTier(
             tier.name,
@@ -84,7 +94,7 @@ def build_engine(
     admission = Admission(
         verifier=AssertionVerifier(keyring.service_key(ServiceKey.ASSERTION), settings.deployment),
         decisions=decisions,
-        keyring=audited_keyring,
+        keyring=keyring,
         audit=audit,
         tenants=settings.tenants,
         deployment=settings.deployment,
@@ -103,14 +113,19 @@ def build_engine(
         tiers=[HOST_TIER, *(tier.name for tier in tiers)],
     )
 
+    adapters = AdapterRevisions(settings.state / "adapter-digests.json")
+
     def close() -> None:
         for tier in tiers:
             tier.close()
+        maintenance.close()
+        adapters.close()
         audit.record("engine.stopped", action="stop", outcome="ok")
         audit.close()
-        registry.close()
+        keys.close()
 
-    return EngineCustody(admission, tiers, audit, close)
+    maintenance.start()
+    return EngineCustody(admission, adapters, tiers, audit, close)
 
 
 def build_gateway(settings: Settings) -> GatewayServices:
@@ -121,23 +136,23 @@ def build_gateway(settings: Settings) -> GatewayServices:
         UnavailableError: the registry can't be reached.
 
     """
-    registry, keyring = open_keyring(settings)
-    audit = open_audit(settings, keyring, "gateway")
+    keys = open_keys(settings)
+    audit = open_audit(settings, keys.keyring, "gateway")
     anonymous = settings.identity.anonymous
 
     def close() -> None:
         audit.close()
-        registry.close()
+        keys.close()
 
     return GatewayServices(
-        keys=KeyStore(registry),
+        keys=KeyStore(keys.registry),
         signer=AssertionSigner(
-            keyring.service_key(ServiceKey.ASSERTION),
+            keys.keyring.service_key(ServiceKey.ASSERTION),
             settings.deployment,
             settings.identity.assertion_ttl,
         ),
         salts=salt_source(
-            settings.tenants, settings.deployment, keyring.service_key(ServiceKey.CACHE_SALT)
+            settings.tenants, settings.deployment, keys.keyring.service_key(ServiceKey.CACHE_SALT)
         ),
         audit=audit,
         anonymous=None if anonymous == "deny" else Principal(anonymous, ANONYMOUS_WORKLOAD),
@@ -160,12 +175,9 @@ def preflight(settings: Settings) -> None:
     open_stores(settings)
     with settings.places.blame("audit", "path"):
         check_writable(settings.audit.path)
-    registry, keyring = open_keyring(settings)
-    try:
+    with closing(open_keys(settings)) as keys:
         for purpose in ServiceKey:
-            keyring.service_key(purpose)
-    finally:
-        registry.close()
+            keys.keyring.service_key(purpose)
 
 
 def _check_shared_memory(needed: int) -> None:
@@ -182,19 +194,68 @@ def _check_shared_memory(needed: int) -> None:
         )
 
 
-def open_keyring(settings: Settings) -> tuple[Registry, Keyring]:
+@dataclass(frozen=True)
+class Keys:
+    """The key hierarchy, open.
+
+    Args:
+        registry: holds the wrapped keys, and API keys.
+        roots: wrap and unwrap.
+        table: the wrapped keys.
+        keyring: keys in memory.
+
+    """
+
+    registry: Registry
+    roots: RootKeys
+    table: KeyTable
+    keyring: Keyring
+
+    def close(self) -> None:
+        """Wipe all keys from memory and close the registry."""
+        self.keyring.close()
+        self.registry.close()
+
+
+def open_keys(settings: Settings) -> Keys:
     """Open the registry and the key hierarchy in it.
 
     Raises:
-        ConfigurationError: the key file or the registry can't be used.
+        ConfigurationError: the root key or the registry can't be used.
         UnavailableError: the registry can't be reached.
 
     """
-    with settings.places.blame("keys", "path"):
-        provider = LocalKeyProvider(settings.keys.path)
-    with settings.places.blame("registry" if settings.registry else "state"):
-        registry = open_registry(settings.registry_url)
-    return registry, Keyring(registry, provider)
+    roots = open_roots(settings)
+    try:
+        with settings.places.blame("registry" if settings.registry else "state"):
+            registry = open_registry(settings.registry_url)
+    except BaseException:
+        roots.close()
+        raise
+    table = KeyTable(registry, roots)
+    keyring = Keyring(
+        table,
+        roots,
+        rotate_every=settings.keys.rotate_every,
+        cached_for=settings.keys.cached_for,
+    )
+    return Keys(registry, roots, table, keyring)
+
+
+def open_roots(settings: Settings) -> RootKeys:
+    """Open the providers of the root keys.
+
+    Raises:
+        ConfigurationError: a root key can't be used.
+
+    """
+    with settings.places.blame("keys", blamed_field(settings.keys)):
+        current = open_provider(settings.keys)
+    previous = []
+    for index, root in enumerate(settings.keys.previous):
+        with settings.places.blame("keys", "previous", index):
+            previous.append(open_provider(root))
+    return RootKeys(current, previous)
 
 
 def load_decisions(settings: Settings) -> Decisions:
@@ -253,18 +314,22 @@ def open_audit(
         )
 
 
-def _auditing_keyring(settings: Settings, registry: Registry, audit: AuditLog) -> Keyring:
-    def created(namespace: str, key_id: str, epoch: int) -> None:
+def audit_key_changes(table: KeyTable, audit: AuditLog) -> None:
+    """Have keys that come and go recorded."""
+
+    def record(change: KeyChange) -> None:
         audit.record(
-            "key.created",
-            action="create",
+            _KEY_EVENTS[change.action],
+            tenant=change.tenant,
+            action=change.action,
             outcome="ok",
-            namespace=namespace,
-            key_id=key_id,
-            epoch=epoch,
+            reason=change.reason,
+            namespace=change.namespace,
+            key_id=change.key_id,
+            epoch=change.epoch,
         )
 
-    return Keyring(registry, LocalKeyProvider(settings.keys.path), on_created=created)
+    table.on_change = record
 
 
 def _digest(settings: Settings) -> str:

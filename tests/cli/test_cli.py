@@ -2,75 +2,19 @@
 
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kvcustody.cli import app
-from kvcustody.deployment import init_deployment
-from kvcustody.sealing.block import BlockIdentity, DataKey, seal_into, sealed_size
+from command_line import Run, one_line
+from kvcustody.sealing import DataKey
+from kvcustody.sealing.block import BlockIdentity, seal_into, sealed_size
 
 pytestmark = pytest.mark.unit
-
-
-class Result:
-    """What a command printed, and its exit code."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    def json(self) -> Any:
-        assert self.code in {0, 1}, self.err
-        return json.loads(self.out)
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command line in this process, through its entry point."""
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["kvcustody", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            app.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        out, err = capsys.readouterr()
-        return Result(code, out, err)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A deployment as `kvcustody init` leaves it; its paths are relative, so a copy works, too."""
-    site = tmp_path_factory.mktemp("pristine") / "site"
-    init_deployment(site / "custody.yaml")
-    return site
-
-
-@pytest.fixture
-def config(tmp_path: Path, pristine: Path) -> Path:
-    return shutil.copytree(pristine, tmp_path / "site") / "custody.yaml"
-
-
-def one_line(result: Result) -> str:
-    """The error of a command that failed as documented."""
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("kvcustody: ")
-    assert result.err.count("\n") == 1
-    return result.err
 
 
 def test_init_writes_a_deployment_that_works_and_mints_two_keys(tmp_path: Path, run: Run) -> None:
@@ -307,7 +251,7 @@ def broken_registry(config: Path) -> None:
         (spoil_key, "custody.yaml:7: keys.path: {root}/keys/root.key: no such key file; restore"),
         (
             open_key_to_all,
-            "custody.yaml:7: keys.path: {root}/keys/root.key: open to group or others",
+            "custody.yaml:7: keys.path: {root}/keys/root.key: others may read it (mode 0644)",
         ),
         (damage_key, "custody.yaml:7: keys.path: {root}/keys/root.key: the key file is damaged"),
         (unknown_action, "policies/policy.csv:8: action: unknown action 'fly'; use one of"),
@@ -453,8 +397,8 @@ def test_a_missing_configuration_says_how_to_get_one(
 def test_a_locked_registry_is_exit_code_3(
     config: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvcustody.registry.registry._LOCK_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr("kvcustody.registry.registry._START_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("kvcustody.registry.sqlite._LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("kvcustody.registry.upgrading._START_WAIT_SECONDS", 0.05)
     other = sqlite3.connect(config.parent / "state" / "registry.sqlite")
     other.execute("BEGIN EXCLUSIVE")
     result = run("vllm-config", "-c", config)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from kvcustody.config import CONFIG_ENV, Settings, load_settings
+from kvcustody.config import CONFIG_ENV, LocalKeys, Settings, load_settings
 from kvcustody.errors import ConfigurationError
 
 pytestmark = pytest.mark.unit
@@ -111,6 +111,7 @@ def test_relative_paths_start_from_the_folder_of_the_file(
     monkeypatch.chdir("/")
     settings = load(file)
     assert settings.state == tmp_path / "state"
+    assert isinstance(settings.keys, LocalKeys)
     assert settings.keys.path == tmp_path / "keys" / "root.key"
     assert settings.tiers[1].path == tmp_path / "archive"
     assert settings.authorization.policy == tmp_path / "policies" / "policy.csv"
@@ -176,7 +177,7 @@ def test_the_environment_names_the_file_unless_the_caller_does(
         ("path: /var/tier", "path: 7", 12, "tiers[0].path", ""),
         ("    path: archive\n", "", 15, "tiers[1].path", "missing; add it"),
         ("  path: keys/root.key", "  provider: local", 4, "keys.path", "missing; add it"),
-        ("  path: keys/root.key", "  path: k\n  provider: kms", 6, "keys.provider", "'local'"),
+        ("  path: keys/root.key", "  path: k\n  provider: kms", 6, "keys.provider", "aws-kms"),
         ("scope: workload", "scope: group", 19, "tenants.acme.scope", "'workload' or 'subject'"),
         ("ttl: 24h", "ttl: 24", 13, "tiers[0].ttl", "with its unit, such as"),
         ("ttl: 24h", "ttl: 24 hours", 13, "tiers[0].ttl", "with its unit, such as"),

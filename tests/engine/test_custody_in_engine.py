@@ -19,7 +19,7 @@ from kvcustody.identity.assertion import AssertionSigner
 from kvcustody.identity.principal import Principal
 from kvcustody.sealing import ServiceKey
 from kvcustody.stores.filesystem import SUFFIX
-from kvcustody.wiring import build_gateway, open_keyring
+from kvcustody.wiring import build_gateway, open_keys
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -37,9 +37,9 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.settings = load_settings(self.directory / "custody.yaml")
-        registry, keyring = open_keyring(self.settings)
-        self.assertion_key = keyring.service_key(ServiceKey.ASSERTION)
-        registry.close()
+        keys = open_keys(self.settings)
+        self.assertion_key = keys.keyring.service_key(ServiceKey.ASSERTION)
+        keys.close()
         gateway = build_gateway(self.settings)
         self.salts = {who: gateway.salts(who) for who in (ACME, GLOBEX)}
         gateway.close()

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,7 @@ from kvcustody.deployment import init_deployment
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.stores.filesystem import SUFFIX
-from kvcustody.wiring import audit_signing_key, open_keyring
+from kvcustody.wiring import audit_signing_key, open_keys
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -49,6 +49,7 @@ class Story:
     regions: dict[str, frozenset[Path]] = field(default_factory=dict)
     search: SearchResult | None = None
     changed_block: Path = Path()
+    metrics: str = ""
 
     def tier_files(self) -> list[Path]:
         return sorted(self.settings.tiers[0].path.rglob(f"*{SUFFIX}"))
@@ -62,9 +63,8 @@ class Story:
         ]
 
     def verify(self, directory: Path | None = None) -> VerificationReport:
-        registry, keyring = open_keyring(self.settings)
-        key = audit_signing_key(keyring).public_key()
-        registry.close()
+        with closing(open_keys(self.settings)) as keys:
+            key = audit_signing_key(keys.keyring).public_key()
         return verify_directory(directory or self.settings.audit.path, key)
 
 
@@ -92,6 +92,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         story.answers["warm"] = ask(server.url, story.keys["acme"], first)
         story.answers["globex, not restarted"] = ask(server.url, story.keys["globex"], first)
         story.answers["damaged"] = ask(server.url, story.keys["acme"], second)
+        story.metrics = httpx.get(f"{server.url}/metrics", timeout=30).text
         story.search = _search(story, server, document, model.name)
     story.regions["after a stop"] = shared_memory_regions()
     return story
@@ -104,9 +105,9 @@ def _deployment(directory: Path) -> Story:
     text = text.replace("tenants:\n", "tenants:\n  initech: {scope: tenant}\n")
     config.write_text(text.replace("bytes: 1GiB", "bytes: 64MiB"), encoding="utf-8")
     settings = load_settings(config)
-    registry, _ = open_keyring(settings)
-    keys["initech"] = KeyStore(registry).mint(Principal("initech", "batch"), expires=None).key
-    registry.close()
+    with closing(open_keys(settings)) as opened:
+        initech = KeyStore(opened.registry).mint(Principal("initech", "batch"), expires=None)
+    keys["initech"] = initech.key
     return Story(directory, settings, keys)
 
 
@@ -263,6 +264,23 @@ def test_a_changed_byte_is_recomputed_and_the_audit_names_block_and_check(story:
     assert f"{rejected['block']}{SUFFIX}" == story.changed_block.name
     assert rejected["check"] == "tag"
     assert rejected["tenant"] == "acme"
+
+
+def test_the_servers_metrics_say_what_was_loaded_and_what_was_rejected_and_why(
+    story: Story,
+) -> None:
+    def value(name: str, *labels: str) -> float:
+        (line,) = (
+            line
+            for line in story.metrics.splitlines()
+            if line.startswith(f"kvcustody:{name}_total{{") and all(each in line for each in labels)
+        )
+        return float(line.rsplit(" ", 1)[1])
+
+    assert value("blocks_rejected", 'tier="disk"', 'reason="tag"') == 1
+    loaded = story.events("blocks.loaded")
+    assert value("blocks_loaded", 'tier="disk"') == sum(event["blocks"] for event in loaded)
+    assert value("bytes_loaded", 'tier="disk"') == sum(event["bytes"] for event in loaded)
 
 
 def test_no_plaintext_is_on_the_tier(story: Story) -> None:

@@ -1,8 +1,8 @@
 """What must hold for whatever lies on a tier, checked against the reference reader."""
 
-from kvcustody.sealing import block
+from kvcustody.sealing import DataKey, block
 from kvcustody.sealing import format as sealed_format
-from kvcustody.sealing.block import BlockIdentity, DataKey
+from kvcustody.sealing.block import BlockIdentity
 from kvcustody.sealing.format import OpenFailure
 from recipe import build
 from reference_sealed_block import HEADER_BYTES, Reader, outcome

@@ -17,7 +17,7 @@ from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import ASSERTION_PARAMETER, AssertionVerifier, Verified
 from kvcustody.identity.principal import Principal
 from kvcustody.sealing import ServiceKey
-from kvcustody.wiring import build_gateway, open_keyring
+from kvcustody.wiring import build_gateway, open_keys
 
 pytestmark = pytest.mark.unit
 
@@ -73,14 +73,14 @@ class Deployment:
         """What the connector would find in a request that reached the server."""
         fields = json.loads(body)
         request_id = dict(scope["headers"])[b"x-request-id"].decode()
-        registry, keyring = open_keyring(self.settings)
-        verifier = AssertionVerifier(keyring.service_key(ServiceKey.ASSERTION), "local")
+        keys = open_keys(self.settings)
+        verifier = AssertionVerifier(keys.keyring.service_key(ServiceKey.ASSERTION), "local")
         found = verifier.verify(
             fields["kv_transfer_params"][ASSERTION_PARAMETER],
             request_id=f"chatcmpl-{request_id}-00ff",
             cache_salt=fields["cache_salt"],
         )
-        registry.close()
+        keys.close()
         return found
 
 

@@ -9,8 +9,6 @@ from kvcustody.identity.tokens import KeyStore, key_id_of
 from kvcustody.registry import Registry, open_registry
 from kvcustody.registry.schema import api_keys
 
-pytestmark = pytest.mark.unit
-
 ACME = Principal("acme", "chat", "patient-7")
 
 
@@ -23,8 +21,8 @@ class Clock:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    registry = open_registry(f"sqlite:///{tmp_path / 'registry.sqlite'}")
+def registry(registry_url: str) -> Iterator[Registry]:
+    registry = open_registry(registry_url)
     yield registry
     registry.close()
 
@@ -81,7 +79,7 @@ def test_the_registry_holds_no_secret(registry: Registry, tmp_path: Path) -> Non
         row = connection.execute(select(api_keys)).one()
     assert secret not in repr(row)
     registry.close()
-    for file in tmp_path.iterdir():
+    for file in tmp_path.rglob("registry*"):
         assert secret.encode() not in file.read_bytes(), file
 
 
@@ -102,6 +100,7 @@ def test_keys_are_listed_oldest_first(registry: Registry) -> None:
     assert [record.id for record in store.list()] == ids
 
 
+@pytest.mark.unit
 def test_the_public_id_is_read_from_keys_only() -> None:
     assert key_id_of("kvc_0123456789ab_" + "A" * 43) == "0123456789ab"
     assert key_id_of("Bearer secret") is None

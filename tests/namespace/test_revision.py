@@ -1,6 +1,7 @@
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvcustody.errors import ConfigurationError
-from kvcustody.namespace import fingerprint_model, revision
+from kvcustody.namespace import file_identities, fingerprint_model, revision
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +35,9 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For files that a test has only just made; see the test of what isn't remembered."""
+    monkeypatch.setattr(revision, "_TICK_NANOSECONDS", 0)
     return tmp_path / "fingerprints.json"
 
 
@@ -44,9 +47,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = revision._hash_file
 
-    def hash_file(path: Path) -> str:
+    def hash_file(path: Path, identity: str, meter: revision._Meter) -> str:
         names.append(path.name)
-        return real(path)
+        return real(path, identity, meter)
 
     monkeypatch.setattr(revision, "_hash_file", hash_file)
     return names
@@ -178,6 +181,7 @@ def test_progress_ends_with_all_bytes(model: Path) -> None:
     fingerprint_model(model, progress=lambda done, total: told.append((done, total)))
     size = sum(map(len, FILES.values()))
     assert told[-1] == (size, size)
+    assert len(told) >= len(FILES)
     assert told == sorted(told)
     assert {total for _, total in told} == {size}
 
@@ -204,6 +208,123 @@ def test_weights_replaced_at_the_same_path_are_read_again(
     assert revision_of(model, cache) != before
     assert hashed == ["model.safetensors"]
     assert revision_of(model, cache) == revision_of(model)
+
+
+def test_a_file_that_has_only_just_changed_is_not_remembered(
+    model: Path, tmp_path: Path, hashed: list[str]
+) -> None:
+    """It could change again within one tick of the file system's clock, and nobody would see."""
+    cache = tmp_path / "fingerprints.json"
+    for _ in range(2):
+        hashed.clear()
+        revision_of(model, cache)
+        assert len(hashed) == len(FILES)
+
+
+@pytest.mark.parametrize("how", ["written to", "replaced"])
+def test_a_file_that_changes_while_it_is_read_has_no_digest(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    weights = model / "model.safetensors"
+    add, once = revision._Meter.add, iter([True])
+    lock = threading.Lock()
+
+    def change(meter: revision._Meter, count: int) -> None:
+        with lock:
+            if next(once, False):
+                let_the_clock_tick()
+                replace_weights()
+        add(meter, count)
+
+    def replace_weights() -> None:
+        if how == "replaced":
+            new = model.parent / "new"
+            new.write_bytes(weights.read_bytes())
+            new.replace(weights)
+        else:
+            weights.write_bytes(FILES["model.safetensors"][::-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(revision._Meter, "add", change)
+        with pytest.raises(ConfigurationError, match="changes while it is read") as caught:
+            fingerprint_model(model, cache)
+    assert caught.value.file == weights
+    assert revision_of(model, cache) == revision_of(model)
+
+
+def test_the_cache_does_not_grow_with_each_change(model: Path, cache: Path) -> None:
+    for content in (b"1", b"2", b"3"):
+        (model / "model.safetensors").write_bytes(content)
+        fingerprint_model(model, cache)
+    assert len(json.loads(cache.read_text())) == len(FILES)
+
+
+def test_a_single_file_is_a_model_whatever_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"weights")
+    before = fingerprint_model(tmp_path / "model.gguf")
+    (tmp_path / "another.gguf").write_bytes(b"another model")
+    assert fingerprint_model(tmp_path / "model.gguf") == before
+    assert list(before.inputs) == ["model.gguf"]
+    (tmp_path / "model.gguf").write_bytes(b"retrain")
+    assert fingerprint_model(tmp_path / "model.gguf") != before
+
+
+def test_a_file_in_several_parts_is_fingerprinted_whole(tmp_path: Path) -> None:
+    parts = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"weights")
+    before = fingerprint_model(parts[0])
+    assert list(before.inputs) == [part.name for part in parts]
+    parts[1].write_bytes(b"retrain")
+    assert fingerprint_model(parts[0]) != before
+
+
+def test_linked_folders_count_and_links_that_lead_back_do_no_harm(
+    model: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "weights.safetensors").write_bytes(b"more weights")
+    before = revision_of(model)
+    (model / "linked").symlink_to(elsewhere)
+    (model / "back").symlink_to(model)
+    linked = fingerprint_model(model)
+    assert linked.revision != before
+    assert "linked/weights.safetensors" in linked.inputs
+    assert not [name for name in linked.inputs if name.startswith("back/back")]
+
+
+@pytest.mark.parametrize("name", ["gewichte-größe.bin", "权重.safetensors", "a b\nc.bin"])
+def test_a_file_may_have_any_name(model: Path, cache: Path, name: str) -> None:
+    (model / name).write_bytes(b"weights")
+    found = fingerprint_model(model, cache)
+    assert name in found.inputs
+    assert fingerprint_model(model, cache) == found
+
+
+def test_a_name_that_is_not_text_counts_too(model: Path, cache: Path) -> None:
+    raw = os.fsencode(model) + b"/weights-\xff.bin"
+    with open(raw, "wb") as file:  # noqa: PTH123 - a Path has no bytes
+        file.write(b"weights")
+    before = revision_of(model, cache)
+    assert revision_of(model, cache) == before
+    with open(raw, "wb") as file:  # noqa: PTH123
+        file.write(b"retrain")
+    assert revision_of(model, cache) != before
+
+
+def test_identities_change_with_the_files_and_cost_no_reading(
+    model: Path, hashed: list[str]
+) -> None:
+    before = file_identities(model)
+    assert file_identities(model) == before
+    assert before.keys() == FILES.keys()
+    let_the_clock_tick()
+    status = (model / "config.json").stat()
+    (model / "config.json").write_bytes(FILES["config.json"])
+    os.utime(model / "config.json", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file_identities(model) != before
+    assert hashed == []
 
 
 def test_one_cache_serves_several_models(model: Path, tmp_path: Path, cache: Path) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvcustody.sealing import DataKey
 from kvcustody.sealing import block as block_module
-from kvcustody.sealing.block import BlockIdentity, DataKey, open_into, seal_into, sealed_size
+from kvcustody.sealing.block import BlockIdentity, open_into, seal_into, sealed_size
 from kvcustody.sealing.format import MAX_PLAINTEXT_BYTES, OpenFailure
 
 pytestmark = pytest.mark.unit

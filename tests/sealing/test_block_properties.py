@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kvcustody.sealing.block import BlockIdentity, DataKey, open_into, seal_into, sealed_size
+from kvcustody.sealing import DataKey
+from kvcustody.sealing.block import BlockIdentity, open_into, seal_into, sealed_size
 from kvcustody.sealing.format import HEADER_BYTES, OpenFailure
 from reference_sealed_block import DESTROYED, FIELDS, Fields, KeyTable, Reader, outcome
 from reference_sealed_block import seal as reference_seal

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from kvcustody.errors import ConfigurationError
-from kvcustody.sealing.providers import LocalKeyProvider, WrappedKeyError, create_key_file
+from kvcustody.errors import ConfigurationError, CustodyError
+from kvcustody.sealing.providers import (
+    KeyContext,
+    LocalKeyProvider,
+    WrappedKeyError,
+    create_key_file,
+)
 
 pytestmark = pytest.mark.unit
 
 SECRET = b"\x07" * 32
+CONTEXT = KeyContext("data key", "one")
 FIRST_LINE = b"kvcustody root key 1\n"
 
 
@@ -91,45 +97,45 @@ def test_a_key_file_that_a_full_disk_cut_short_is_not_left_behind(
 
 
 def test_a_wrapped_key_unwraps_again_also_after_a_restart(key_file: Path) -> None:
-    wrapped = LocalKeyProvider(key_file).wrap(SECRET, b"context")
+    wrapped = LocalKeyProvider(key_file).wrap(SECRET, CONTEXT)
     assert SECRET not in wrapped
-    assert LocalKeyProvider(key_file).unwrap(wrapped, b"context") == SECRET
+    assert LocalKeyProvider(key_file).unwrap(wrapped, CONTEXT) == SECRET
 
 
 def test_the_same_key_wraps_differently_each_time(key_file: Path) -> None:
     provider = LocalKeyProvider(key_file)
-    assert provider.wrap(SECRET, b"context") != provider.wrap(SECRET, b"context")
+    assert provider.wrap(SECRET, CONTEXT) != provider.wrap(SECRET, CONTEXT)
 
 
 def test_a_wrapped_key_unwraps_in_no_other_context(key_file: Path) -> None:
     provider = LocalKeyProvider(key_file)
     with pytest.raises(WrappedKeyError):
-        provider.unwrap(provider.wrap(SECRET, b"one"), b"two")
+        provider.unwrap(provider.wrap(SECRET, CONTEXT), KeyContext("data key", "other"))
 
 
 def test_another_root_key_is_named_with_the_remedy(key_file: Path, tmp_path: Path) -> None:
     create_key_file(tmp_path / "other.key")
-    wrapped = LocalKeyProvider(key_file).wrap(SECRET, b"context")
+    wrapped = LocalKeyProvider(key_file).wrap(SECRET, CONTEXT)
     with pytest.raises(WrappedKeyError) as caught:
-        LocalKeyProvider(tmp_path / "other.key").unwrap(wrapped, b"context")
+        LocalKeyProvider(tmp_path / "other.key").unwrap(wrapped, CONTEXT)
     assert str(tmp_path / "other.key") in str(caught.value)
     assert "use the key file that belongs to the registry" in str(caught.value)
 
 
 def test_a_changed_wrapped_key_never_unwraps(key_file: Path) -> None:
     provider = LocalKeyProvider(key_file)
-    wrapped = provider.wrap(SECRET, b"context")
+    wrapped = provider.wrap(SECRET, CONTEXT)
     for offset in range(len(wrapped)):
         changed = bytearray(wrapped)
         changed[offset] ^= 1
         with pytest.raises(WrappedKeyError):
-            provider.unwrap(bytes(changed), b"context")
+            provider.unwrap(bytes(changed), CONTEXT)
 
 
 @pytest.mark.parametrize("wrapped", [b"", b"x", b"x" * 12, b"x" * 28, b"x" * 200])
 def test_foreign_bytes_never_unwrap(key_file: Path, wrapped: bytes) -> None:
     with pytest.raises(WrappedKeyError):
-        LocalKeyProvider(key_file).unwrap(wrapped, b"context")
+        LocalKeyProvider(key_file).unwrap(wrapped, CONTEXT)
 
 
 def test_a_provider_shows_its_file_and_nothing_of_the_key(key_file: Path) -> None:
@@ -158,14 +164,14 @@ def test_a_key_file_closed_to_others_is_accepted(key_file: Path, mode: int) -> N
 def test_a_key_file_of_another_user_is_refused(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.fstat
+    real = os.stat
 
-    def fstat(descriptor: int) -> os.stat_result:
-        fields = list(real(descriptor))
+    def stat_as_anothers(path: int) -> os.stat_result:
+        fields = list(real(path))
         fields[stat.ST_UID] = os.geteuid() + 1
         return os.stat_result(fields)
 
-    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(os, "stat", stat_as_anothers)
     assert "chown" in refusal(key_file).message
 
 
@@ -200,6 +206,24 @@ def test_a_pipe_in_place_of_the_key_file_does_not_hang(tmp_path: Path) -> None:
 def test_a_link_in_place_of_the_key_file_is_not_followed(key_file: Path, tmp_path: Path) -> None:
     (tmp_path / "link.key").symlink_to(key_file)
     assert "can't be read" in refusal(tmp_path / "link.key").message
+
+
+def test_a_closed_provider_says_so(key_file: Path) -> None:
+    provider = LocalKeyProvider(key_file)
+    wrapped = provider.wrap(SECRET, CONTEXT)
+    provider.close()
+    provider.close()
+    for use in (lambda: provider.wrap(SECRET, CONTEXT), lambda: provider.unwrap(wrapped, CONTEXT)):
+        with pytest.raises(CustodyError, match="the key provider is closed"):
+            use()
+
+
+def test_a_key_that_did_not_unwrap_is_nowhere_in_the_error(key_file: Path) -> None:
+    provider = LocalKeyProvider(key_file)
+    with pytest.raises(WrappedKeyError) as caught:
+        provider.unwrap(provider.wrap(SECRET, CONTEXT), KeyContext("data key", "other"))
+    assert caught.value.__cause__ is None
+    assert SECRET.hex() not in repr(caught.value)
 
 
 def test_no_refusal_shows_the_key(key_file: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from kvcustody.errors import StoreError
 from kvcustody.stores import Address
 from kvcustody.tiers.presence import Presence, PresenceLookups
-from kvcustody.tiers.workers import WorkerPool
+from kvcustody.workers import WorkerPool
 
 pytestmark = pytest.mark.unit
 

@@ -7,13 +7,15 @@ import pytest
 from kvcustody.errors import StoreError
 from kvcustody.sealing import (
     BlockIdentity,
+    DataKey,
     OpenFailure,
     seal_into,
     sealed_size,
 )
-from kvcustody.tiers import Presence
+from kvcustody.tiers import Count, Presence
 from tier_doubles import (
     BLOCK_BYTES,
+    DESTROYED_KEY,
     KEY,
     LAYOUT,
     NAMESPACE,
@@ -33,14 +35,16 @@ from tier_doubles import (
 pytestmark = pytest.mark.unit
 
 
-def _reseal(plaintext: bytes, *, expires: float = NOW + 60, **changes: bytes) -> bytes:
+def _reseal(
+    plaintext: bytes, *, expires: float = NOW + 60, key: DataKey = KEY, **changes: bytes
+) -> bytes:
     identity = replace(BlockIdentity(NAMESPACE, address().name, LAYOUT), **changes)
     sealed = bytearray(sealed_size(len(plaintext)))
     seal_into(
         memoryview(sealed),
         plaintext,
         identity,
-        KEY,
+        key,
         created=int(NOW * 1000),
         expires=int(expires * 1000),
     )
@@ -59,7 +63,7 @@ REJECTED = {
     "wrong-name": _reseal(content(), name=b"another block of this namespace."),
     "expired": _reseal(content(), expires=NOW),
     "layout-mismatch": _reseal(content(), layout=b"L" * 32),
-    "key-destroyed": _with(GOOD, 8),
+    "key-destroyed": _reseal(content(), key=DESTROYED_KEY),
     "commitment": _with(GOOD, 160),
     "truncated": GOOD[:-1],
     "trailing-bytes": GOOD + b"\0",
@@ -88,8 +92,14 @@ def test_a_rejected_block_is_audited_and_removed(custody: Custody, check: str) -
             "check": check,
         }
     ]
-    assert custody.store.blocks == {}
+    eventually(lambda: custody.store.blocks == {})
     assert tier.lookup(grant(), address()) is Presence.ABSENT
+    assert tier.counters.take() == {(Count.REJECTED, check): 1}
+    assert tier.counters.take() == {}
+
+
+def test_every_check_has_its_test() -> None:
+    assert REJECTED.keys() | {"key-unavailable"} == set(OpenFailure)
 
 
 def test_a_much_longer_file_is_rejected(custody: Custody) -> None:
@@ -104,11 +114,12 @@ def test_a_much_longer_file_is_rejected(custody: Custody) -> None:
 def test_a_block_whose_key_is_unavailable_is_audited_and_kept(custody: Custody) -> None:
     tier = custody.tier()
     custody.store.blocks[address()] = GOOD
-    unavailable = grant(find=lambda _: OpenFailure.KEY_UNAVAILABLE)
+    unavailable = grant(data_keys={})
     tier.submit_load(1, unavailable, empty_slots(1))
     assert outcome_of(tier).failed == (b"block-0",)
     eventually(lambda: bool(custody.audit.named("block.rejected")))
     assert custody.audit.named("block.rejected")[0]["check"] == "key-unavailable"
+    assert tier.counters.take() == {(Count.REJECTED, "key-unavailable"): 1}
     assert custody.store.blocks == {address(): GOOD}
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kvcustody.admission import Grant
@@ -10,8 +10,10 @@ from kvcustody.identity.principal import Principal
 from kvcustody.policy import Decision, TierDecision
 from kvcustody.sealing import (
     DataKey,
+    Epochs,
     NamespaceKeys,
     OpenFailure,
+    SecretKey,
 )
 from kvcustody.stores import Address
 from kvcustody.tiers import GovernedTier, JobOutcome, Presence, Slot
@@ -21,6 +23,7 @@ LAYOUT = b"l" * 32
 BLOCK_BYTES = 64
 NOW = 1_700_000_000.0
 KEY = DataKey(b"k" * 16, b"\x01" * 32)
+DESTROYED_KEY = DataKey(b"d" * 16, b"\x03" * 32)
 NAMESPACE = b"n" * 16
 # Longer than any test waits: what takes this long hangs.
 PATIENCE = 5.0
@@ -129,16 +132,19 @@ def grant(
     load: bool = True,
     request_id: str = "request-1",
     ttl: float | None = None,
-    find: Callable[[bytes], DataKey | OpenFailure] | None = None,
+    data_keys: Mapping[bytes, DataKey | OpenFailure] | None = None,
+    learn: Callable[[NamespaceKeys], None] | None = None,
 ) -> Grant:
-    def find_key(key_id: bytes) -> DataKey | OpenFailure:
-        return KEY if key_id == KEY.key_id else OpenFailure.KEY_DESTROYED
-
+    known: dict[bytes, DataKey | OpenFailure] = {
+        KEY.key_id: KEY,
+        DESTROYED_KEY.key_id: OpenFailure.KEY_DESTROYED,
+    }
+    epochs = Epochs(known if data_keys is None else data_keys, KEY, 0.0)
     return Grant(
         Principal("acme", "support"),
         request_id,
         f"cmpl-{request_id}-0",
-        NamespaceKeys(NAMESPACE, b"\x02" * 32, KEY, find or find_key),
+        NamespaceKeys(NAMESPACE, SecretKey(b"\x02" * 32), epochs, learn=learn),
         {TIER: TierDecision(store=Decision(store, "p.csv:1"), load=Decision(load, "p.csv:1"))},
         "policy-1",
         ttl,

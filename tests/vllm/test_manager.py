@@ -75,6 +75,7 @@ class Setup:
         self.audit = RecordingAudit()
         custody = EngineCustody(
             admission=None,  # type: ignore[arg-type]  # the connector's, not the manager's
+            adapters=None,  # type: ignore[arg-type]  # likewise
             tiers=(),
             audit=self.audit,
             close=lambda: None,

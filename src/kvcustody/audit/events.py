@@ -39,7 +39,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "engine.started": ("model_revision", "layout", "config_digest", "tiers"),
     "engine.stopped": (),
     # requests, in the engine
-    "request.admitted": ("namespace", "tiers", "rules"),
+    "request.admitted": ("namespace", "adapter", "tiers", "rules"),
     "request.ungoverned": (),
     # blocks
     "blocks.stored": ("blocks", "bytes", "failed"),
@@ -53,6 +53,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     # keys and policy
     "key.created": ("namespace", "key_id", "epoch"),
     "key.destroyed": ("namespace", "key_id", "epoch"),
+    "keys.rewrapped": ("keys", "failed", "root"),
     "token.minted": ("key_id",),
     "token.revoked": ("key_id",),
     "policy.loaded": (),

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from kvcustody.cli import audit, demo, init, inspect, model, serve, token
+from kvcustody.cli import audit, bench, demo, init, inspect, keys, model, serve, token
 from kvcustody.errors import CustodyError, UnavailableError
 
 EXIT_PROBLEMS = 1
@@ -28,9 +28,11 @@ app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
 app.command("vllm-config")(serve.vllm_config)
 app.command("demo")(demo.demo)
 app.command("inspect")(inspect.inspect)
+app.add_typer(keys.app, name="keys")
 app.add_typer(token.app, name="token")
 app.add_typer(model.app, name="model")
 app.add_typer(audit.app, name="audit")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

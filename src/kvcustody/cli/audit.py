@@ -1,6 +1,7 @@
 """`kvcustody audit`: read the trail, and verify that nobody changed it."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from kvcustody.audit.events import CHAIN_FIELDS
 from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
-from kvcustody.wiring import audit_signing_key, open_keyring
+from kvcustody.wiring import audit_signing_key, open_keys
 
 app = typer.Typer(help="The audit trail.", no_args_is_help=True)
 
@@ -140,11 +141,8 @@ def json_line(value: Any) -> str:
 
 
 def _own_public_key(config: Path | None) -> Ed25519PublicKey:
-    registry, keyring = open_keyring(load_settings(config))
-    try:
-        return audit_signing_key(keyring).public_key()
-    finally:
-        registry.close()
+    with closing(open_keys(load_settings(config))) as keys:
+        return audit_signing_key(keys.keyring).public_key()
 
 
 def _read_public_key(path: Path) -> Ed25519PublicKey:

@@ -1,6 +1,7 @@
 """What all commands share: their options, and output for people or for scripts."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts
 _PIPE_COLUMNS = 1000
 
 console = Console(highlight=False)
+
+
+def show_time(seconds: float) -> str:
+    """A time in seconds since 1970, as people and scripts read it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
 
 
 def print_json(value: Any) -> None:

@@ -1,21 +1,28 @@
 """`kvcustody token`: API keys for the gateway."""
 
 import time
-from datetime import UTC, datetime
-from typing import Annotated, Self
+import unicodedata
+from contextlib import closing
+from typing import Annotated
 
 import typer
 
 from kvcustody.audit import AuditLog
-from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json, print_table
-from kvcustody.config import Settings, load_settings
+from kvcustody.cli.common import (
+    ConfigOption,
+    JsonOption,
+    console,
+    print_json,
+    print_table,
+    show_time,
+)
+from kvcustody.cli.session import AuditedKeys
+from kvcustody.config import load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
-from kvcustody.identity.principal import Principal
+from kvcustody.identity.principal import Principal, is_canonical
 from kvcustody.identity.tokens import ApiKey, KeyStore, key_id_of
-from kvcustody.wiring import open_audit, open_keyring
-
-_LONGEST_SUBJECT = 256
+from kvcustody.wiring import open_keys
 
 app = typer.Typer(help="API keys for the gateway.", no_args_is_help=True)
 
@@ -41,8 +48,10 @@ def mint(
     for field, name in (("--tenant", tenant), ("--workload", workload)):
         if not is_name(name):
             raise ConfigurationError(f"'{name}' is no name; {NAME_FORM}", field=field)
-    if subject is not None and not (0 < len(subject) <= _LONGEST_SUBJECT and subject.isprintable()):
-        raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
+    if subject is not None:
+        subject = unicodedata.normalize("NFC", subject)
+        if not is_canonical(subject):
+            raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
     if subject is None and settings.tenants[tenant].scope == "subject":
         raise ConfigurationError(
             f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"
@@ -51,9 +60,11 @@ def mint(
         end = None if expires is None else time.time() + parse_duration(expires)
     except ValueError as error:
         raise ConfigurationError(str(error), field="--expires") from None
-    with _Keys(settings) as keys:
-        minted = keys.store.mint(Principal(tenant, workload, subject), expires=end)
-        _audit(keys.audit, "token.minted", "mint", minted.record)
+    with AuditedKeys(settings) as session:
+        minted = KeyStore(session.keys.registry).mint(
+            Principal(tenant, workload, subject), expires=end
+        )
+        _audit(session.audit, "token.minted", "mint", minted.record)
     if json_:
         print_json({**_describe(minted.record), "key": minted.key})
     else:
@@ -68,15 +79,16 @@ def revoke(
     json_: JsonOption = False,
 ) -> None:
     """Make an API key useless at once."""
-    with _Keys(load_settings(config)) as keys:
+    with AuditedKeys(load_settings(config)) as session:
+        store = KeyStore(session.keys.registry)
         key_id = key_id_of(key_id) or key_id
-        record = next((record for record in keys.store.list() if record.id == key_id), None)
+        record = next((record for record in store.list() if record.id == key_id), None)
         if record is None:
             # Not repeated here: it may be a mistyped key.
             raise ConfigurationError("no key has this id; see `kvcustody token list`")
-        if not keys.store.revoke(key_id):
+        if not store.revoke(key_id):
             raise ConfigurationError(f"'{key_id}' is revoked already")
-        _audit(keys.audit, "token.revoked", "revoke", record)
+        _audit(session.audit, "token.revoked", "revoke", record)
     if json_:
         print_json({"id": key_id, "revoked": True})
     else:
@@ -86,11 +98,8 @@ def revoke(
 @app.command("list")
 def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
     """List API keys, without their secrets."""
-    registry, _ = open_keyring(load_settings(config))
-    try:
-        records = KeyStore(registry).list()
-    finally:
-        registry.close()
+    with closing(open_keys(load_settings(config))) as keys:
+        records = KeyStore(keys.registry).list()
     if json_:
         print_json([_describe(record) | {"revoked": _time(record.revoked)} for record in records])
         return
@@ -109,23 +118,6 @@ def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
             for record in records
         ],
     )
-
-
-class _Keys:
-    """The key store and an audit stream, for the length of a command."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._registry, keyring = open_keyring(settings)
-        self.store = KeyStore(self._registry)
-        self._audit = open_audit(settings, keyring, "cli")
-        self.audit: AuditLog = self._audit
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._audit.close()
-        self._registry.close()
 
 
 def _audit(audit: AuditLog, event: str, action: str, record: ApiKey) -> None:
@@ -150,6 +142,4 @@ def _describe(record: ApiKey) -> dict[str, str | None]:
 
 
 def _time(seconds: float | None) -> str | None:
-    return (
-        None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
-    )
+    return None if seconds is None else show_time(seconds)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvcustody.config.places import Location, Places, dotted
-from kvcustody.config.settings import BASE_DIRECTORY, Settings
+from kvcustody.config.settings import BASE_DIRECTORY, PROVIDERS, Settings
 from kvcustody.config.values import NAME_FORM
 from kvcustody.errors import ConfigurationError
 
@@ -129,7 +129,13 @@ def _line_numbers(node: yaml.Node | None, file: Path) -> dict[Location, int]:
 
 def _explain(detail: ErrorDetails, places: Places) -> ConfigurationError:
     # A dictionary's key is reported as (..., key, "[key]"); the key itself is the place.
-    location: Location = tuple(part for part in detail["loc"] if part != "[key]")
+    parts = [part for part in detail["loc"] if part != "[key]"]
+    if parts[:1] == ["keys"]:
+        # Pydantic names the kind of provider that it took, which is no field.
+        parts = [part for part in parts if part not in PROVIDERS]
+        if detail["type"] == "unknown_provider":
+            parts.append("provider")
+    location: Location = tuple(parts)
     return ConfigurationError(
         _remedy(detail), places.file, places.line(location), dotted(location) or None
     )

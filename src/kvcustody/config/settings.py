@@ -1,15 +1,19 @@
 """The fields of custody.yaml: what each means, what it may hold, and its default."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     PrivateAttr,
     StringConstraints,
+    Tag,
     ValidationInfo,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -19,6 +23,9 @@ from kvcustody.config.values import NAME_PATTERN, ByteSize, Duration, Fraction
 
 BASE_DIRECTORY = "base_directory"
 """Key in the validation context: the folder that relative paths start from."""
+
+PROVIDERS = ("local", "aws-kms", "pkcs11")
+"""Kinds of key providers."""
 
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$", strict=True)]
 
@@ -52,6 +59,7 @@ def _resolve(base: Path, text: str) -> Path | str:
 
 
 _SQLITE = "sqlite:///"
+_PASSWORD = re.compile(r"(?<=://)([^:/]*):.*@")
 
 
 class OwnerSettings(_Section):
@@ -67,11 +75,86 @@ class ModelSettings(_Section):
     revision: Annotated[str, Field(min_length=1, max_length=128)] = "auto"
 
 
-class KeySettings(_Section):
-    """Where the root key comes from; `local` is a file that only its owner may read."""
+class LocalRoot(_Section):
+    """A root key in a file that only its owner may read, encrypted or not."""
 
     provider: Literal["local"] = "local"
     path: Path
+    # The passphrase of an encrypted key file. Not in the environment: others can read that.
+    passphrase_file: Path | None = None
+
+
+class AwsKmsRoot(_Section):
+    """A root key that never leaves AWS KMS; credentials come from where boto3 finds them."""
+
+    provider: Literal["aws-kms"]
+    key_id: Annotated[str, Field(min_length=1, max_length=2048)]
+    region: str | None = None
+    endpoint: str | None = None
+    # Grants that AWS has not spread to all of its servers yet.
+    grant_tokens: list[str] = []
+
+
+class Pkcs11Root(_Section):
+    """A root key that never leaves a hardware security module."""
+
+    provider: Literal["pkcs11"]
+    module: Path
+    token: Annotated[str, Field(min_length=1, max_length=32)]
+    label: Annotated[str, Field(min_length=1, max_length=64)] = "kvcustody"
+    pin_file: Path
+
+
+def _provider_of(keys: object) -> object:
+    if isinstance(keys, dict):
+        provider = keys.get("provider", "local")
+        return provider if isinstance(provider, str) else None
+    return getattr(keys, "provider", "local")
+
+
+_BY_PROVIDER = Discriminator(
+    _provider_of,
+    custom_error_type="unknown_provider",
+    custom_error_message=f"unknown provider; write {', '.join(PROVIDERS[:-1])} or {PROVIDERS[-1]}",
+)
+RootSettings = Annotated[
+    Annotated[LocalRoot, Tag("local")]
+    | Annotated[AwsKmsRoot, Tag("aws-kms")]
+    | Annotated[Pkcs11Root, Tag("pkcs11")],
+    _BY_PROVIDER,
+]
+"""Where a root key is."""
+
+
+class _KeyLife(_Section):
+    """How long keys are used, whatever provider holds the root key."""
+
+    rotate_every: Duration = 7 * 86400.0
+    # How long keys go on working from memory when the provider doesn't answer, or denies.
+    cached_for: Duration = 3600.0
+    # Root keys that may still unwrap, until `kvcustody keys rewrap` is done.
+    previous: list[RootSettings] = []
+
+
+class LocalKeys(LocalRoot, _KeyLife):
+    """`keys` with a local root key."""
+
+
+class AwsKmsKeys(AwsKmsRoot, _KeyLife):
+    """`keys` with a root key in AWS KMS."""
+
+
+class Pkcs11Keys(Pkcs11Root, _KeyLife):
+    """`keys` with a root key in a hardware security module."""
+
+
+KeySettings = Annotated[
+    Annotated[LocalKeys, Tag("local")]
+    | Annotated[AwsKmsKeys, Tag("aws-kms")]
+    | Annotated[Pkcs11Keys, Tag("pkcs11")],
+    _BY_PROVIDER,
+]
+"""Where the root key is, and how long the keys below it are used."""
 
 
 class IdentitySettings(_Section):
@@ -136,7 +219,8 @@ class Settings(_Section):
     owner: OwnerSettings = OwnerSettings()
     model: ModelSettings = ModelSettings()
     state: Path
-    registry: str | None = None
+    # May hold a password; see `_leave_out_password`.
+    registry: Annotated[str | None, Field(repr=False)] = None
     keys: KeySettings
     identity: IdentitySettings = IdentitySettings()
     host: HostSettings = HostSettings()
@@ -159,13 +243,18 @@ class Settings(_Section):
 
     @property
     def registry_url(self) -> str:
-        """SQLAlchemy URL of the registry; a SQLite file below `state` unless configured."""
+        """URL of the registry; a SQLite file below `state` unless configured."""
         if self.registry is None:
             return f"sqlite:///{self.state / 'registry.sqlite'}"
         path = self.registry.removeprefix(_SQLITE)
         if path == self.registry or self.places.file is None:
             return self.registry
         return f"{_SQLITE}{self.places.file.parent / path}"
+
+    @field_serializer("registry")
+    def _leave_out_password(self, url: str | None) -> str | None:
+        """The audit trail has a digest of the settings; it must not help to guess a password."""
+        return url and _PASSWORD.sub(r"\1@", url)
 
     @field_validator("tiers")
     @classmethod

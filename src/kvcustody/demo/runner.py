@@ -10,7 +10,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.stores.filesystem import SUFFIX
-from kvcustody.wiring import audit_signing_key, open_keyring
+from kvcustody.wiring import audit_signing_key, open_keys
 
 DENIED_TENANT = "initech"
 _MARKER = ".kvcustody-demo"
@@ -107,10 +107,9 @@ class _Demo:
             encoding="utf-8",
         )
         settings = load_settings(config)
-        registry, _ = open_keyring(settings)
         principal = Principal(DENIED_TENANT, "default")
-        self.keys[DENIED_TENANT] = KeyStore(registry).mint(principal, expires=None).key
-        registry.close()
+        with closing(open_keys(settings)) as keys:
+            self.keys[DENIED_TENANT] = KeyStore(keys.registry).mint(principal, expires=None).key
         return settings
 
     def _first_run(self) -> None:
@@ -200,9 +199,8 @@ class _Demo:
 
     def _verify_audit(self) -> None:
         self.announce("Verifying the audit trail")
-        registry, keyring = open_keyring(self.settings)
-        public_key = audit_signing_key(keyring).public_key()
-        registry.close()
+        with closing(open_keys(self.settings)) as keys:
+            public_key = audit_signing_key(keys.keyring).public_key()
         intact = verify_directory(self.settings.audit.path, public_key)
         self._check("the audit trail verifies", intact.ok, f"{intact.records} records")
         copy = self.plan.directory / "audit-changed"

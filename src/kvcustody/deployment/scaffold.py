@@ -10,7 +10,7 @@ from kvcustody.identity.tokens import KeyStore, MintedKey
 from kvcustody.policy import BUILT_IN_MODEL
 from kvcustody.private_folders import make_private_folder
 from kvcustody.sealing.providers import create_key_file
-from kvcustody.wiring import open_audit, open_keyring
+from kvcustody.wiring import open_audit, open_keys
 
 SAMPLE_TENANTS = ("acme", "globex")
 SAMPLE_WORKLOAD = "default"
@@ -28,10 +28,10 @@ def init_deployment(config: Path) -> list[MintedKey]:
     """
     _write_files(config)
     settings = load_settings(config)
-    registry, keyring = open_keyring(settings)
-    audit = open_audit(settings, keyring, "cli")
+    keys = open_keys(settings)
+    audit = open_audit(settings, keys.keyring, "cli")
     try:
-        store = KeyStore(registry)
+        store = KeyStore(keys.registry)
         minted = [
             store.mint(Principal(tenant, SAMPLE_WORKLOAD), expires=None)
             for tenant in SAMPLE_TENANTS
@@ -47,7 +47,7 @@ def init_deployment(config: Path) -> list[MintedKey]:
             )
     finally:
         audit.close()
-        registry.close()
+        keys.close()
     return minted
 
 

@@ -181,7 +181,10 @@ class AssertionVerifier:
             return AssertionFailure.WRONG_REQUEST
         if cache_salt is None or not hmac.compare_digest(_salt_digest(cache_salt), salt):
             return AssertionFailure.WRONG_SALT
-        return Verified(Principal(tenant, workload, subject), rid)
+        try:
+            return Verified(Principal(tenant, workload, subject), rid)
+        except ValueError:
+            return AssertionFailure.FORGED
 
 
 def _salt_digest(salt: str) -> str:

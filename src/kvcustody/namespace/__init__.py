@@ -1,6 +1,16 @@
 """The namespace stage: whose blocks of which model, under names that reveal nothing."""
 
-from kvcustody.namespace.namespace import Namespace, Scope, block_name
-from kvcustody.namespace.revision import ModelRevision, fingerprint_model
+from kvcustody.namespace.adapter import Adapter, AdapterFailure, AdapterRevisions
+from kvcustody.namespace.namespace import Namespace, Scope
+from kvcustody.namespace.revision import ModelRevision, file_identities, fingerprint_model
 
-__all__ = ["ModelRevision", "Namespace", "Scope", "block_name", "fingerprint_model"]
+__all__ = [
+    "Adapter",
+    "AdapterFailure",
+    "AdapterRevisions",
+    "ModelRevision",
+    "Namespace",
+    "Scope",
+    "file_identities",
+    "fingerprint_model",
+]

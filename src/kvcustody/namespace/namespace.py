@@ -1,6 +1,6 @@
 """Namespaces: whose blocks of which model, and the keyed names that blocks have within one.
 
-A namespace is a tenant's sharing scope × model revision × KV layout. Its identifier and the names
+A namespace is a sharing scope × model revision × adapter × KV layout. Its identifier and the names
 in it are keyed hashes: two namespaces never share a name, and a name on disk confirms neither a
 guessed tenant nor a guessed prompt.
 """
@@ -19,26 +19,29 @@ NAMESPACE_ID_BYTES = 16
 BLOCK_NAME_BYTES = 32
 
 _SCOPE_DOMAIN = b"kvcustody/1 scope"
+_GROUP_DOMAIN = b"kvcustody/1 sharing group"
 _NAMESPACE_DOMAIN = b"kvcustody/1 namespace"
 _SALT_DOMAIN = b"kvcustody/1 cache salt"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Within what a cache may be reused: a tenant, one of its workloads, or one data subject.
+    """Within what a cache may be reused: a tenant, one of its workloads or data subjects, a group.
 
     Args:
         deployment: name of the deployment.
-        tenant: name of the tenant.
+        tenant: name of the tenant; `None` for a sharing group.
         workload: set when the scope is one workload or one subject of it.
         subject: set when the scope is one data subject.
+        group: name of the sharing group, whose tenants reuse each other's blocks.
 
     """
 
     deployment: str
-    tenant: str
+    tenant: str | None
     workload: str | None = None
     subject: str | None = None
+    group: str | None = None
 
     @classmethod
     def of(cls, principal: Principal, deployment: str, kind: ScopeKind) -> "Scope":
@@ -55,6 +58,8 @@ class Scope:
 
     def encode(self) -> bytes:
         """The scope as unambiguous bytes: each field is tagged present or absent, with length."""
+        if self.group is not None:
+            return encode_fields(_GROUP_DOMAIN, self.deployment, self.group)
         return encode_fields(
             _SCOPE_DOMAIN, self.deployment, self.tenant, self.workload, self.subject
         )
@@ -84,12 +89,14 @@ class Namespace:
         scope: within what its blocks are shared.
         model_revision: fingerprint of the model, see `kvcustody.namespace.revision`.
         layout: hex digest of everything that decides what the bytes of a block mean.
+        adapter: hex digest of the LoRA adapter's content; `None` for the model alone.
 
     """
 
     scope: Scope
     model_revision: str
     layout: str
+    adapter: str | None = None
 
     def identifier(self, key: bytes) -> bytes:
         """The namespace's 16-byte identifier, keyed so that it reveals nothing of the fields.
@@ -98,21 +105,11 @@ class Namespace:
             key: the deployment's namespace key, 32 bytes.
 
         """
+        adapter = () if self.adapter is None else (self.adapter,)
         encoded = encode_fields(
-            _NAMESPACE_DOMAIN, self.scope.encode(), self.model_revision, self.layout
+            _NAMESPACE_DOMAIN, self.scope.encode(), self.model_revision, self.layout, *adapter
         )
         return hmac.digest(key, encoded, "sha256")[:NAMESPACE_ID_BYTES]
-
-
-def block_name(naming_key: bytes, block: bytes) -> bytes:
-    """The 32-byte name of a block in a namespace.
-
-    Args:
-        naming_key: the namespace's naming key, 32 bytes.
-        block: what the engine calls the block (block hash and KV group).
-
-    """
-    return hmac.digest(naming_key, block, "sha256")
 
 
 def encode_fields(domain: bytes, *fields: str | bytes | None) -> bytes:

@@ -12,16 +12,10 @@ from sqlalchemy import (
     Table,
 )
 
-SCHEMA_VERSION = 1
-"""Raised with every change of the tables; an older program refuses a newer registry."""
+REVISION = "0002"
+"""The newest migration, which makes the tables what they are here; see `migrations`."""
 
 metadata = MetaData()
-
-schema_version = Table(
-    "schema_version",
-    metadata,
-    Column("version", Integer, primary_key=True),
-)
 
 service_keys = Table(
     # Random 32-byte keys of the deployment itself, one for each purpose (assertions, audit, ...).
@@ -29,6 +23,7 @@ service_keys = Table(
     metadata,
     Column("purpose", String(64), primary_key=True),
     Column("wrapped", LargeBinary, nullable=False),
+    Column("root", String(128)),  # id of the root key that wrapped it
     Column("created", Float, nullable=False),
 )
 
@@ -41,7 +36,10 @@ namespaces = Table(
     Column("subject", String(256)),
     Column("model_revision", String(128), nullable=False),
     Column("layout", String(64), nullable=False),
+    Column("sharing_group", String(64)),  # the tenants that share it, if it isn't one tenant's
+    Column("adapter", String(64)),  # digest of the LoRA adapter, if there is one
     Column("wrapped_naming_key", LargeBinary),  # NULL once destroyed
+    Column("root", String(128)),  # id of the root key that wrapped it
     Column("created", Float, nullable=False),
     Column("destroyed", Float),
 )
@@ -53,7 +51,9 @@ data_keys = Table(
     Column("namespace", String(32), ForeignKey("namespaces.id"), nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("wrapped", LargeBinary),  # NULL once destroyed
+    Column("root", String(128)),  # id of the root key that wrapped it
     Column("created", Float, nullable=False),
+    Column("retired", Float),  # when the next epoch began
     Column("destroyed", Float),
     # Two engines that first use a namespace at once must end up with one key.
     Index("one_key_per_epoch", "namespace", "epoch", unique=True),

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from kvcustody.sealing.format import (
     COMMITMENT_BYTES,
@@ -23,6 +21,7 @@ from kvcustody.sealing.format import (
     Header,
     OpenFailure,
 )
+from kvcustody.sealing.secret import DataKey, wipe
 
 Buffer = bytes | bytearray | memoryview
 
@@ -30,23 +29,6 @@ _AES_KEY_BYTES = 32
 _KEY_DOMAIN = b"kvcustody/1 block key"
 # Each key seals one message, so the nonce may be constant (NIST SP 800-38D, section 8.2.1).
 _NONCE = bytes(12)
-
-
-@dataclass(frozen=True, slots=True)
-class DataKey:
-    """A namespace's key of one epoch.
-
-    Args:
-        key_id: 16 bytes that name it in headers.
-        secret: 32 bytes.
-
-    """
-
-    key_id: bytes
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return f"DataKey(key_id={self.key_id.hex()})"
 
 
 KeyLookup = Callable[[bytes], DataKey | OpenFailure]
@@ -83,7 +65,7 @@ def seal_into(
     created: int,
     expires: int,
     random_bytes: Callable[[int], bytes] = os.urandom,
-) -> None:
+) -> bool:
     """Seal a block in one pass over its data; nothing is written when anything is wrong.
 
     Args:
@@ -94,6 +76,9 @@ def seal_into(
         created: milliseconds since 1970.
         expires: milliseconds since 1970, not before `created`.
         random_bytes: source of the per-block salt.
+
+    Returns:
+        False if the key was wiped meanwhile; then there is no block.
 
     Raises:
         ValueError: a size, a field's length or a time is not one that the format has.
@@ -107,7 +92,10 @@ def seal_into(
     if created > expires:
         raise ValueError("a block can't expire before it was created")
     salt = random_bytes(SALT_BYTES)
-    block_key, commitment = _derive(key, salt, identity.namespace, identity.name)
+    derived = _derive(key, salt, identity.namespace, identity.name)
+    if derived is None:
+        return False
+    block_key, commitment = derived
     header = Header(
         key_id=key.key_id,
         namespace=identity.namespace,
@@ -120,7 +108,11 @@ def seal_into(
         commitment=commitment,
     ).pack()
     destination[:HEADER_BYTES] = header
-    AESGCM(block_key).encrypt_into(_NONCE, content, header, destination[HEADER_BYTES:])
+    try:
+        AESGCM(block_key).encrypt_into(_NONCE, content, header, destination[HEADER_BYTES:])
+    finally:
+        wipe(block_key)
+    return True
 
 
 def open_into(
@@ -171,7 +163,10 @@ def _open(
     key = find_key(header.key_id)
     if isinstance(key, OpenFailure):
         return key
-    block_key, commitment = _derive(key, header.salt, header.namespace, header.name)
+    derived = _derive(key, header.salt, header.namespace, header.name)
+    if derived is None:
+        return OpenFailure.KEY_UNAVAILABLE
+    block_key, commitment = derived
     if not hmac.compare_digest(commitment, header.commitment):
         return OpenFailure.COMMITMENT
     if len(sealed) != sealed_size(header.plaintext_bytes):
@@ -183,6 +178,8 @@ def _open(
         )
     except InvalidTag:
         return OpenFailure.TAG
+    finally:
+        wipe(block_key)
     return None
 
 
@@ -202,15 +199,19 @@ def _check_header(
     return None
 
 
-def _derive(key: DataKey, salt: bytes, namespace: bytes, name: bytes) -> tuple[bytes, bytes]:
+def _derive(
+    key: DataKey, salt: bytes, namespace: bytes, name: bytes
+) -> tuple[bytearray, bytes] | None:
     """The block's AES key and the commitment to it, from one HKDF so that neither gives the other.
 
     AES-GCM alone commits to no key: the commitment keeps a block from opening under two keys.
+    `None` if the data key was wiped.
     """
-    material = HKDF(
-        algorithm=SHA256(),
-        length=_AES_KEY_BYTES + COMMITMENT_BYTES,
-        salt=salt,
-        info=_KEY_DOMAIN + namespace + name,
-    ).derive(key.secret)
-    return material[:_AES_KEY_BYTES], material[_AES_KEY_BYTES:]
+    material = key.secret.derive(
+        salt, _KEY_DOMAIN + namespace + name, _AES_KEY_BYTES + COMMITMENT_BYTES
+    )
+    if material is None:
+        return None
+    block_key, commitment = material[:_AES_KEY_BYTES], bytes(material[_AES_KEY_BYTES:])
+    wipe(material)
+    return block_key, commitment

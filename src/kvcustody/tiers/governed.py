@@ -14,11 +14,12 @@ from functools import partial
 from kvcustody.admission import Grant
 from kvcustody.audit import AuditLog
 from kvcustody.errors import StoreError
-from kvcustody.sealing import BlockIdentity, OpenFailure, open_into, seal_into, sealed_size
+from kvcustody.sealing import BlockIdentity, Header, OpenFailure, open_into, seal_into, sealed_size
 from kvcustody.stores import Address, TierStore
+from kvcustody.tiers.counters import Count, TierCounters
 from kvcustody.tiers.jobs import Job, JobOutcome, Slot, StoreTally
 from kvcustody.tiers.presence import Presence, PresenceLookups
-from kvcustody.tiers.workers import WorkerPool
+from kvcustody.workers import WorkerPool
 
 # Sealing runs at memory speed on two threads; a few more keep slow I/O from standing in its way.
 # Somebody waits for a load and nobody for a store, so neither queues behind the other.
@@ -64,6 +65,7 @@ class GovernedTier:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
+        self.counters = TierCounters()
         self._store = store
         self._audit = audit
         self._layout = layout
@@ -151,7 +153,8 @@ class GovernedTier:
         ended = []
         for job in list(jobs.values()):
             if now > job.deadline:
-                job.give_up()
+                action = "store" if jobs is self._stores else "load"
+                self.counters.add(Count.DROPPED, job.give_up(), action)
             outcome = job.outcome(now)
             if outcome is not None:
                 del jobs[job.job_id]
@@ -167,27 +170,36 @@ class GovernedTier:
             sealed = buffer[: sealed_size(len(slot.memory))]
             if job.claim(index):
                 try:
-                    self._seal(job.grant, slot, sealed)
+                    is_sealed = self._seal(job.grant, slot, sealed)
                 finally:
                     job.release(index, succeeded=True)
-                self._store.put(slot.address, sealed)
-                stored = len(slot.memory)
+                if is_sealed:
+                    self._store.put(slot.address, sealed)
+                    stored = len(slot.memory)
+                else:
+                    self._drop(job.grant, "store", "the namespace's keys are not usable any more")
         except StoreError as error:
-            self._audit_block("blocks.dropped", job.grant, "store", blocks=1, why=str(error))
+            self._drop(job.grant, "store", str(error))
         finally:
             self._store_buffers.put(buffer)
             total = tally.count(stored)
             if total is not None:
+                self.counters.add(Count.STORED, total[0])
+                self.counters.add(Count.STORED_BYTES, total[1])
                 self._account("blocks.stored", "store", job, *total)
 
-    def _seal(self, grant: Grant, slot: Slot, sealed: memoryview) -> None:
+    def _seal(self, grant: Grant, slot: Slot, sealed: memoryview) -> bool:
+        """Seal a block; false when its namespace has no key, so that nothing may be stored."""
+        key = grant.keys.current
+        if key is None:
+            return False
         now = self._clock()
         ttl = self._ttl if grant.ttl is None else min(self._ttl, grant.ttl)
-        seal_into(
+        return seal_into(
             sealed,
             slot.memory,
             self._identity(slot),
-            grant.keys.current,
+            key,
             created=int(now * 1000),
             expires=int((now + ttl) * 1000),
         )
@@ -200,6 +212,9 @@ class GovernedTier:
         buffer = self._load_buffers.get()
         try:
             count = self._store.get(slot.address, buffer)
+            if count is not None:
+                # Before the claim, because it may ask the registry.
+                _learn_key(job.grant, buffer[:count])
             if count is not None and job.claim(index):
                 failure: OpenFailure | None = OpenFailure.KEY_UNAVAILABLE
                 try:
@@ -209,7 +224,7 @@ class GovernedTier:
                 if failure is not None:
                     self._reject(job.grant, slot, failure)
         except StoreError as error:
-            self._audit_block("blocks.dropped", job.grant, "load", blocks=1, why=str(error))
+            self._drop(job.grant, "load", str(error))
         finally:
             self._load_buffers.put(buffer)
             job.fail(index)
@@ -228,6 +243,7 @@ class GovernedTier:
 
     def _reject(self, grant: Grant, slot: Slot, failure: OpenFailure) -> None:
         """Account for a block that failed a check, and remove it: it would fail again."""
+        self.counters.add(Count.REJECTED, label=failure.value)
         self._audit_block(
             "block.rejected",
             grant,
@@ -240,12 +256,18 @@ class GovernedTier:
             with suppress(StoreError):
                 self._store.delete(slot.address)
 
+    def _drop(self, grant: Grant, action: str, why: str) -> None:
+        self.counters.add(Count.DROPPED, label=action)
+        self._audit_block("blocks.dropped", grant, action, blocks=1, why=why)
+
     def _account_load(self, job: Job, outcome: JobOutcome) -> JobOutcome:
         failed = set(outcome.failed)
         for slot in job.slots:
             if slot.key in failed:
                 self._lookups.mark_absent(job.grant.engine_request_id, slot.address)
         if job.grant.may_load(self.name):
+            self.counters.add(Count.LOADED, len(outcome.succeeded))
+            self.counters.add(Count.LOADED_BYTES, outcome.moved_bytes)
             self._account("blocks.loaded", "load", job, len(outcome.succeeded), outcome.moved_bytes)
         return outcome
 
@@ -271,6 +293,12 @@ class GovernedTier:
             outcome="failed",
             **fields,
         )
+
+
+def _learn_key(grant: Grant, sealed: memoryview) -> None:
+    header = Header.parse(sealed)
+    if isinstance(header, Header):
+        grant.keys.learn(header.key_id)
 
 
 def _buffers(count: int, size: int) -> "queue.SimpleQueue[memoryview]":

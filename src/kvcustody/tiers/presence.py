@@ -9,7 +9,7 @@ from functools import partial
 
 from kvcustody.errors import StoreError
 from kvcustody.stores import Address, TierStore
-from kvcustody.tiers.workers import WorkerPool
+from kvcustody.workers import WorkerPool
 
 
 class Presence(Enum):

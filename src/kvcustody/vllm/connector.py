@@ -15,8 +15,10 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from kvcustody.admission import Refusal
+from kvcustody.namespace import Adapter, AdapterFailure, AdapterRevisions
 from kvcustody.vllm import options
 from kvcustody.vllm.host_memory import keep_out_of_core_dumps
+from kvcustody.vllm.layout import ENGINE_OPTION, describe_engine
 from kvcustody.vllm.manager import GoverningManager
 
 
@@ -37,7 +39,12 @@ class CustodyConnector(OffloadingConnector):
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
-        options.complete(vllm_config)
+        completed = options.complete(vllm_config)
+        if role is KVConnectorRole.SCHEDULER:
+            completed[ENGINE_OPTION] = describe_engine(vllm_config, kv_cache_config)
+            completed[options.MODELS_OPTION] = options.models_of(vllm_config)
+        adapters = vllm_config.lora_config
+        self._adapts_media = adapters is not None and adapters.enable_tower_connector_lora
         keep_out_of_core_dumps()
         super().__init__(vllm_config, role, kv_cache_config)
 
@@ -45,12 +52,17 @@ class CustodyConnector(OffloadingConnector):
         """Admit a request before vLLM's scheduler looks anything up for it."""
         manager = self.scheduler.manager
         assert isinstance(manager, GoverningManager)
+        adapter = _adapter_revision(
+            request, manager.custody.adapters, adapts_media=self._adapts_media
+        )
         outcome = manager.custody.admission.admit(
             request.kv_transfer_params,
             engine_request_id=request.request_id,
             cache_salt=request.cache_salt,
-            uses_lora=request.lora_request is not None,
+            adapter=adapter,
         )
+        if isinstance(adapter, str):
+            _rename_blocks(request, adapter)
         _forget_parameters(request)
         if isinstance(outcome, Refusal):
             if not outcome.isolated:
@@ -66,6 +78,37 @@ class CustodyConnector(OffloadingConnector):
         """Metrics, in the server's process, which builds no connector."""
         options.complete(vllm_config)
         return super().build_prom_metrics(vllm_config, *args, **kwargs)
+
+
+def _adapter_revision(
+    request: Request, revisions: AdapterRevisions, *, adapts_media: bool
+) -> str | AdapterFailure | None:
+    lora = request.lora_request
+    if lora is None:
+        return None
+    # vLLM's encoder cache would give another content's pictures (v1/engine/input_processor.py).
+    if adapts_media and request.mm_features:
+        return AdapterFailure.MEDIA
+    # Older versions of vLLM lack the last two; there is nothing then that they would say.
+    adapter = Adapter(
+        lora.lora_int_id,
+        lora.lora_name,
+        lora.lora_path,
+        fused=getattr(lora, "is_3d_lora_weight", False),
+    )
+    return revisions.find(adapter, in_place=getattr(lora, "load_inplace", False))
+
+
+def _rename_blocks(request: Request, adapter: str) -> None:
+    """Make the GPU prefix cache tell an adapter's contents apart.
+
+    vLLM hashes an adapter's name and path into each block, so after a reload with other weights
+    under the same name it would read the old ones' blocks. The salt is part of the first block's
+    hash, and through it of all.
+    """
+    request.cache_salt = f"{request.cache_salt or ''}.{adapter}"
+    request.block_hashes.clear()
+    request.update_block_hashes()
 
 
 def _forget_parameters(request: Request) -> None:

@@ -27,7 +27,6 @@ from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvcustody.admission import HOST_TIER, Grant
-from kvcustody.namespace import block_name
 from kvcustody.wiring import EngineCustody
 
 
@@ -91,6 +90,8 @@ class GoverningManager(OffloadingManager):
         if custody is None or not self._may(custody.grant.may_load(HOST_TIER)):
             return LookupResult.MISS
         name = self._name(key, req_context, custody)
+        if name is None:
+            return LookupResult.MISS
         result = self._tiering.lookup(name, req_context)
         if result in {LookupResult.HIT, LookupResult.HIT_PENDING}:
             self._remember(name, key)
@@ -98,7 +99,7 @@ class GoverningManager(OffloadingManager):
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """The tier that a block came from."""
-        return self._tiering.get_load_source(self._names([key], req_context)[0], req_context)
+        return self._tiering.get_load_source(*self._names([key], req_context), req_context)
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin blocks that `lookup` found."""
@@ -122,7 +123,8 @@ class GoverningManager(OffloadingManager):
             return PrepareStoreOutput(
                 keys_to_store=[], store_spec=CPULoadStoreSpec([]), evicted_keys=[]
             )
-        originals = dict(zip(self._names(keys, req_context), keys, strict=True))
+        named = ((self._name(key, req_context, custody), key) for key in keys)
+        originals = {name: key for name, key in named if name is not None}
         output = self._tiering.prepare_store(originals.keys(), req_context)
         if output is None:
             return None
@@ -185,18 +187,22 @@ class GoverningManager(OffloadingManager):
         return allowed and self.custody.audit.accepting
 
     def _names(self, keys: Collection[OffloadKey], req_context: ReqContext) -> Sequence[OffloadKey]:
+        """Names of blocks that vLLM looked up or stored before, so that they have been named."""
         custody = req_context.get_state(RequestCustody)
         assert custody is not None, "vLLM moves blocks only of requests that were granted it"
-        return [self._name(key, req_context, custody) for key in keys]
+        names = (self._name(key, req_context, custody) for key in keys)
+        return [name for name in names if name is not None]
 
     def _name(
         self, key: OffloadKey, req_context: ReqContext, custody: RequestCustody
-    ) -> OffloadKey:
+    ) -> OffloadKey | None:
+        """A block's keyed name; `None` once the namespace's keys are gone."""
         name = custody.names.get(key)
         if name is None:
-            name = make_offload_key(
-                block_name(custody.grant.keys.naming_key, key), get_offload_group_idx(key)
-            )
+            keyed = custody.grant.keys.name(key)
+            if keyed is None:
+                return None
+            name = make_offload_key(keyed, get_offload_group_idx(key))
             custody.names[key] = name
             # Host memory's eviction policy orders a request's blocks by these positions.
             position = req_context.get_offload_key_position(key)

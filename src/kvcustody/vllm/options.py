@@ -5,24 +5,26 @@ vLLM reads these options in the engine's and in the server's process
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import vllm
 from vllm.config import VllmConfig
-from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.logger import init_logger
 
 from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.namespace import fingerprint_model
+from kvcustody.namespace.revision import Progress
 from kvcustody.vllm import plugin
 
 CUSTODY_OPTION = "custody"
 """Connector option that names custody.yaml."""
 
-_ENGINE_OPTION = "custody_engine"
+MODELS_OPTION = "custody_models"
+"""Connector option in which the models travel from the connector to the spec."""
+
+logger = init_logger(__name__)
 
 
 def read_settings(options: Mapping[str, Any]) -> Settings:
@@ -56,17 +58,15 @@ def complete(config: VllmConfig) -> dict[str, Any]:
             raise ConfigurationError(
                 f"the connector option '{name}' contradicts custody.yaml; leave it out"
             )
-    options[_ENGINE_OPTION] = _describe_engine(config)
     return options
 
 
-def model_revision(settings: Settings, model: str, options: Mapping[str, Any]) -> str:
-    """The revision of the model that the engine serves.
+def model_revision(settings: Settings, options: Mapping[str, Any]) -> str:
+    """The revision of the model that the engine serves, and of its draft model if it has one.
 
     Args:
         settings: custody.yaml, which may name the revision itself.
-        model: the engine's model, a folder or a hub name.
-        options: completed connector options.
+        options: connector options of an engine.
 
     Raises:
         ConfigurationError: the model's files can't be found.
@@ -74,54 +74,49 @@ def model_revision(settings: Settings, model: str, options: Mapping[str, Any]) -
     """
     if settings.model.revision != "auto":
         return settings.model.revision
-    folder = Path(model)
-    if not folder.is_dir():
-        folder = _hub_folder(model, options[_ENGINE_OPTION]["revision"])
-    return fingerprint_model(folder, settings.state / "model-digests.json").revision
+    revisions = [
+        fingerprint_model(
+            _folder(model, revision), settings.state / "model-digests.json", _log_progress()
+        ).revision
+        for model, revision in options[MODELS_OPTION]
+    ]
+    if len(revisions) == 1:
+        return revisions[0]
+    return hashlib.sha256(" ".join(revisions).encode()).hexdigest()
 
 
-def layout_digest(config: OffloadingConfig) -> str:
-    """Hex digest of all that decides what the bytes of a block mean, but for the model itself.
+def _log_progress() -> Progress:
+    """A large model takes minutes at its first start; say so, each tenth of the way."""
+    said = 0
 
-    An engine whose bytes would differ in any way gets another namespace instead of a wrong hit.
+    def log(done: int, total: int) -> None:
+        nonlocal said
+        tenths = 10 * done // total if total else 10
+        if tenths > said:
+            said = tenths
+            logger.info("Fingerprinting the model: %d %% of %.1f GB", 10 * tenths, total / 1e9)
+
+    return log
+
+
+def models_of(config: VllmConfig) -> list[tuple[str, str]]:
+    """Where the weights behind the KV cache are, and their hub revision: the model's and a draft's.
+
+    The draft's own layers have blocks, too.
     """
-    facts = {
-        "groups": [
-            [group.group_id, group.tokens_per_block, *group.layer_names] for group in config.groups
-        ],
-        "bytes_per_block": config.worker_kv_bytes_per_block,
-        "tokens_per_hash": config.cache.tokens_per_hash,
-        "blocks_per_chunk": config.cache.blocks_per_chunk,
-        "dtype": config.model.dtype,
-        "parallel": [
-            config.parallel.world_size,
-            config.parallel.tp_size,
-            config.parallel.pp_size,
-            config.parallel.pcp_size,
-            config.parallel.dcp_size,
-        ],
-        "replicated": config.replicated_layout,
-        "canonical": config.canonical_layout,
-        "kv_cache_layout": config.kv_cache_layout,
-        "engine": config.extra_config[_ENGINE_OPTION],
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    model, speculation = config.model_config, config.speculative_config
+    draft = getattr(speculation, "draft_model_config", None)
+    found = [model] if draft is None or draft.model == model.model else [model, draft]
+    return [
+        # Weights that vLLM streams from elsewhere leave only the configuration in the folder.
+        (str(getattr(each, "model_weights", "") or each.model), str(each.revision or "main"))
+        for each in found
+    ]
 
 
-def _describe_engine(config: VllmConfig) -> dict[str, str]:
-    """What of vLLM's configuration changes a block's bytes or its hash, as plain text."""
-    model, cache = config.model_config, config.cache_config
-    return {
-        "vllm": ".".join(vllm.__version__.split(".")[:2]),
-        "device": str(config.device_config.device_type),
-        "attention_backend": str(getattr(config.attention_config, "backend", None)),
-        "model_dtype": str(model.dtype),
-        "quantization": str(model.quantization),
-        "revision": str(model.revision or "main"),
-        # The effective configuration, with rope and other overrides applied.
-        "hf_config": hashlib.sha256(model.hf_config.to_json_string().encode()).hexdigest(),
-        "hash_algorithm": str(cache.prefix_caching_hash_algo),
-    }
+def _folder(model: str, revision: str) -> Path:
+    path = Path(model)
+    return path if path.exists() else _hub_folder(model, revision)
 
 
 def _hub_folder(model: str, revision: str) -> Path:

@@ -10,6 +10,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from kvcustody.vllm import options
 from kvcustody.vllm.host_memory import protect
 from kvcustody.vllm.host_worker import HostCopyWorker
+from kvcustody.vllm.layout import layout_digest
 from kvcustody.vllm.manager import GoverningManager
 from kvcustody.wiring import EngineCustody, build_engine
 
@@ -46,10 +47,8 @@ class CustodySpec(TieringOffloadingSpec):
             settings = options.read_settings(self.extra_config)
             self._custody = build_engine(
                 settings,
-                model_revision=options.model_revision(
-                    settings, self.config.model.name, self.extra_config
-                ),
-                layout=options.layout_digest(self.config),
+                model_revision=options.model_revision(settings, self.extra_config),
+                layout=layout_digest(self.config),
                 block_bytes=self.kv_bytes_per_chunk,
             )
             try:

@@ -1,11 +1,16 @@
 """The secondary tier: vLLM's job protocol on one side, a governed tier on the other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
 from vllm.v1.kv_offload.base import (
     LookupResult,
     Medium,
+    OffloadingCounterMetadata,
+    OffloadingMetricMetadata,
     OffloadKey,
     ReqContext,
     RequestOffloadingContext,
@@ -15,7 +20,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from kvcustody.stores import Address
-from kvcustody.tiers import Presence, Slot
+from kvcustody.tiers import Count, Presence, Slot
 from kvcustody.vllm.manager import RequestCustody
 
 if TYPE_CHECKING:
@@ -25,6 +30,23 @@ _RESULTS = {
     Presence.PRESENT: LookupResult.HIT,
     Presence.ABSENT: LookupResult.MISS,
     Presence.UNKNOWN: LookupResult.RETRY,
+}
+
+# What vLLM doesn't know here ends its metrics (offloading/metrics.py, observe), so all that a tier
+# counts is described: each metric's text, and its labels beyond the engine's.
+_METRICS: Mapping[Count, tuple[str, tuple[str, ...]]] = {
+    Count.STORED: ("Blocks sealed and put into a tier", ("tier",)),
+    Count.STORED_BYTES: ("Bytes of KV data sealed and put into a tier", ("tier",)),
+    Count.LOADED: ("Blocks read from a tier and opened", ("tier",)),
+    Count.LOADED_BYTES: ("Bytes of KV data read from a tier and opened", ("tier",)),
+    Count.DROPPED: (
+        "Blocks not stored or loaded because of an error of the tier or a deadline",
+        ("tier", "action"),
+    ),
+    Count.REJECTED: (
+        "Blocks that failed a check when they were opened, and were recomputed",
+        ("tier", "reason"),
+    ),
 }
 
 
@@ -88,6 +110,24 @@ class CustodyTier(SecondaryTierManager):
             for outcome in self._tier.finished()
         ]
 
+    @classmethod
+    def build_metric_definitions(
+        cls, extra_config: dict[str, Any]
+    ) -> dict[str, OffloadingMetricMetadata]:
+        """The metrics of `get_stats`."""
+        return {
+            _metric(count): OffloadingCounterMetadata(documentation=text, labelnames=labels)
+            for count, (text, labels) in _METRICS.items()
+        }
+
+    def get_stats(self) -> OffloadingConnectorStats:
+        """What was counted since the last call."""
+        stats = OffloadingConnectorStats()
+        for (count, label), amount in self._tier.counters.take().items():
+            labels = (self._tier.name, label) if label else (self._tier.name,)
+            stats.increase_counter(_metric(count), amount, labels)
+        return stats
+
     def has_pending_work(self) -> bool:
         """Whether a job is under way."""
         return self._tier.has_work()
@@ -122,6 +162,10 @@ class CustodyTier(SecondaryTierManager):
             Slot(key, _address(key, custody), self._host[chunk * size : (chunk + 1) * size])
             for key, chunk in zip(job.keys, job.chunk_ids.tolist(), strict=True)
         ]
+
+
+def _metric(count: Count) -> str:
+    return f"kvcustody:{count.value}"
 
 
 def _custody_of(job: TransferJob) -> RequestCustody:

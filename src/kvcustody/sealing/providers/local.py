@@ -1,46 +1,26 @@
-"""The root key as a file that only its owner may read."""
+"""The root key as a file that only its owner may read, in memory once and wiped in the end."""
 
-import base64
+import hmac
 import os
-import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from kvcustody.errors import ConfigurationError
-from kvcustody.sealing.providers.base import WrappedKeyError
+from kvcustody.errors import CustodyError
+from kvcustody.sealing.providers.base import KeyContext, WrappedKeyError
+from kvcustody.sealing.providers.key_file import KEY_BYTES, read_key_file
+from kvcustody.sealing.secret import wipe
 
-_FIRST_LINE = "kvcustody root key 1"
-_KEY_BYTES = 32
 # Random nonces under one key are safe for 2^32 messages (NIST SP 800-38D, section 8.3); a
 # deployment wraps a few keys for each namespace.
 _NONCE_BYTES = 12
-_LARGEST_FILE_BYTES = 4096
-
-
-def create_key_file(path: Path) -> None:
-    """Write a new random root key to `path`, 0600.
-
-    Raises:
-        ConfigurationError: the file exists already or can't be written; nothing is overwritten.
-
-    """
-    text = f"{_FIRST_LINE}\n{base64.b64encode(os.urandom(_KEY_BYTES)).decode()}\n"
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        raise ConfigurationError("a key file exists already; it is kept", path) from None
-    except OSError as error:
-        raise ConfigurationError(f"can't be written: {error.strerror}", path) from None
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise ConfigurationError(f"can't be written: {error.strerror}", path) from None
+_TAG_BYTES = 16
+_ROOT_DOMAIN = b"kvcustody/1 root key identifier"
+_ROOT_CHARACTERS = 16
 
 
 class LocalKeyProvider:
@@ -48,78 +28,87 @@ class LocalKeyProvider:
 
     Args:
         path: the key file, owned by this user or root and closed to group and others.
+        passphrase_file: the file with the key file's passphrase, as private; `None` for a plain
+            key file.
 
     Raises:
-        ConfigurationError: the file is missing, open to others, or not a key file.
+        ConfigurationError: a file is missing, open to others, damaged, or not what it should be,
+            or the passphrase is wrong.
 
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, passphrase_file: Path | None = None) -> None:
         self._path = path
-        self._root = AESGCM(_read_key_file(path))
+        self._key: bytearray | None = read_key_file(path, passphrase_file)
+        # Nothing may be wrapped with a key that is being wiped: zeros would unwrap it.
+        self._lock = threading.Lock()
+        # Says which key it is and nothing about it.
+        identifier = hmac.digest(self._key, _ROOT_DOMAIN, "sha256").hex()
+        self._root = f"local:{identifier[:_ROOT_CHARACTERS]}"
 
     def __repr__(self) -> str:
         return f"LocalKeyProvider({self._path})"
 
-    def wrap(self, secret: bytes, context: bytes) -> bytes:
-        """Encrypt a key so that it unwraps only with the same context."""
-        nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._root.encrypt(nonce, secret, context)
+    @property
+    def root(self) -> str:
+        """Identifier of the root key."""
+        return self._root
 
-    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """Decrypt a wrapped key.
+    def wrap(self, secret: bytes | bytearray, context: KeyContext) -> bytes:
+        """Encrypt a key so that it unwraps only with the same context.
+
+        Raises:
+            CustodyError: the provider is closed.
+
+        """
+        nonce = os.urandom(_NONCE_BYTES)
+        with self._key_in_use() as key:
+            wrapped = AESGCM(key).encrypt(nonce, secret, context.encode())
+            _clear_stack(len(secret))
+        return nonce + wrapped
+
+    def unwrap(self, wrapped: bytes, context: KeyContext) -> bytearray:
+        """Decrypt a wrapped key; the caller wipes what it gets.
 
         Raises:
             WrappedKeyError: wrong root key, wrong context, or altered.
+            CustodyError: the provider is closed.
 
         """
+        nonce, ciphertext = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+        secret = bytearray(max(0, len(ciphertext) - _TAG_BYTES))
         try:
-            return self._root.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], context)
+            with self._key_in_use() as key:
+                AESGCM(key).decrypt_into(nonce, ciphertext, context.encode(), secret)
         except (InvalidTag, ValueError):
+            wipe(secret)
             raise WrappedKeyError(
                 f"{self._path}: this root key did not wrap the registry's keys; "
                 "use the key file that belongs to the registry"
             ) from None
+        finally:
+            _clear_stack(len(secret))
+        return secret
+
+    def close(self) -> None:
+        """Wipe the root key; nothing works afterwards."""
+        with self._lock:
+            if self._key is not None:
+                wipe(self._key)
+                self._key = None
+
+    @contextmanager
+    def _key_in_use(self) -> Iterator[bytearray]:
+        with self._lock:
+            if self._key is None:
+                raise CustodyError(f"{self._path}: the key provider is closed; open it anew")
+            # Its user makes a cipher for each use: that holds a key schedule, which OpenSSL wipes
+            # when the cipher is freed.
+            yield self._key
 
 
-def _read_key_file(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise ConfigurationError(
-            "no such key file; restore it, or `kvcustody init` a new deployment",
-            path,
-        ) from None
-    except OSError as error:
-        raise ConfigurationError(f"the key file can't be read: {error.strerror}", path) from None
-    try:
-        # Checked first: Python makes no file object of a folder.
-        _check_private(os.fstat(descriptor), path)
-        content = os.read(descriptor, _LARGEST_FILE_BYTES)
-    except OSError as error:
-        raise ConfigurationError(f"the key file can't be read: {error.strerror}", path) from None
-    finally:
-        os.close(descriptor)
-    lines = content.decode("ascii", errors="replace").split("\n")
-    if lines[:1] != [_FIRST_LINE]:
-        raise ConfigurationError("not a kvcustody key file", path)
-    try:
-        key = base64.b64decode(lines[1], validate=True)
-    except (ValueError, IndexError):
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise ConfigurationError("the key file is damaged; restore it from a backup", path)
-    return key
-
-
-def _check_private(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigurationError("not a regular file", path)
-    if status.st_mode & 0o077:
-        raise ConfigurationError(
-            f"open to group or others (mode {stat.S_IMODE(status.st_mode):04o}); "
-            "run chmod 600 on it",
-            path,
-        )
-    if status.st_uid not in {os.geteuid(), 0}:
-        raise ConfigurationError("owned by another user; chown it to the user that runs vLLM", path)
+def _clear_stack(size: int) -> None:
+    """Overwrite the round keys that OpenSSL leaves on the stack with those of a key of zeros."""
+    nonce, key = bytes(_NONCE_BYTES), bytes(KEY_BYTES)
+    sealed = AESGCM(key).encrypt(nonce, bytes(size), None)
+    AESGCM(key).decrypt_into(nonce, sealed, None, bytearray(size))

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of contenders that run by turns in one process."""
