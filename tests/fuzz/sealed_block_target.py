@@ -33,6 +33,7 @@ def check_parser(sealed: bytes) -> None:
 
 def check_opening(sealed: bytes, reader: Reader) -> None:
     """A block opens to its plaintext, or fails the check that it should, with nothing left."""
+
     def find(key_id: bytes) -> DataKey | OpenFailure:
         # A branch each, for the fuzzer to see the difference.
         known = reader.keys.get(key_id, "unavailable")

@@ -159,8 +159,9 @@ def test_every_check_is_failed_several_times() -> None:
 
 
 def namespace_of(case: Vector) -> Namespace:
-    scope = Scope(case["deployment"], case["tenant"], case["workload"], case["subject"])
-    return Namespace(scope, case["model_revision"], case["layout"])
+    parts = ("deployment", "tenant", "workload", "subject", "group")
+    scope = Scope(*(case[part] for part in parts))
+    return Namespace(scope, case["model_revision"], case["layout"], case["adapter"])
 
 
 @pytest.mark.parametrize("name", NAMESPACES)
