@@ -24,6 +24,7 @@ from kvcustody.identity.principal import Principal
 from kvcustody.namespace import AdapterFailure, Namespace, Scope
 from kvcustody.policy import Decision, Decisions, TierDecision
 from kvcustody.sealing import Keyring, NamespaceKeys
+from kvcustody.sealing.providers import WrappedKeyError
 
 HOST_TIER = "host"
 """Name of the host-memory tier in policies and audit events."""
@@ -252,6 +253,8 @@ class Admission:
         patience = 0.0 if now < self._keys_patient_at else _KEYS_PATIENCE_SECONDS
         try:
             keys = self._keyring.namespace_keys_within(namespace, patience)
+        except WrappedKeyError:
+            return RefusalReason.KEYS_UNAVAILABLE  # this namespace's trouble and nobody else's
         except CustodyError:
             self._keys_retry_at = self._clock() + _KEYS_RETRY_SECONDS
             return RefusalReason.KEYS_UNAVAILABLE

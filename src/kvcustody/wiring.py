@@ -251,11 +251,16 @@ def open_roots(settings: Settings) -> RootKeys:
     """
     with settings.places.blame("keys", blamed_field(settings.keys)):
         current = open_provider(settings.keys)
-    previous = []
-    for index, root in enumerate(settings.keys.previous):
-        with settings.places.blame("keys", "previous", index):
-            previous.append(open_provider(root))
-    return RootKeys(current, previous)
+    opened = [current]
+    try:
+        for index, root in enumerate(settings.keys.previous):
+            with settings.places.blame("keys", "previous", index):
+                opened.append(open_provider(root))
+    except BaseException:
+        for provider in opened:
+            provider.close()
+        raise
+    return RootKeys(current, opened[1:])
 
 
 def load_decisions(settings: Settings) -> Decisions:

@@ -1,8 +1,9 @@
 """A stale cache: what vLLM's own tier hands out after a change, and that ours never does.
 
-The faults are public: weights changed at the same path, an adapter reloaded under its name (vLLM
-#55904, #30931, #44701). `stock` is vLLM's tiered offloading with its `fs` tier, plus a worker for
-the CPU (`stock_spec.py`). Each engine is a new one over the same tier folder.
+The faults are public: vLLM #49261 (weights at the same path), #30931 (an adapter reloaded under
+its name), #56311 (rope), #55904 (KV layout; the CPU has only one, so that one isn't run here).
+`stock` is vLLM's tiered offloading with its `fs` tier, plus a worker for the CPU (`stock_spec.py`).
+Each engine is a new one over the same tier folder.
 
 Measured with vLLM 0.32 on the CPU, prompt of 1,152 reusable tokens:
 

@@ -160,8 +160,8 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_files_that_change_while_they_are_hashed_are_refused(
     revisions: AdapterRevisions, one: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def change(path: Path, cache: Path | None) -> revision.ModelRevision:
-        found = revision.fingerprint_model(path, cache)
+    def change(path: Path, cache: Path | None, *, threads: int) -> revision.ModelRevision:
+        found = revision.fingerprint_model(path, cache, threads=threads)
         rewrite(one)
         return found
 

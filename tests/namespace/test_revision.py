@@ -115,6 +115,10 @@ def test_a_change_of_the_set_of_files_changes_the_revision(
     assert revision_of(model) != before
 
 
+def test_one_thread_finds_what_several_find(model: Path) -> None:
+    assert fingerprint_model(model, threads=1) == fingerprint_model(model)
+
+
 def test_the_path_of_the_folder_does_not_matter(model: Path, tmp_path: Path) -> None:
     elsewhere = make_model(tmp_path / "another" / "place")
     assert fingerprint_model(elsewhere) == fingerprint_model(model)

@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from key_deployment import ACME, GLOBEX, NOW, Clock, KeyDeployment, current, secrets_of
 from kvcustody.errors import UnavailableError
+from kvcustody.namespace import Namespace
 from kvcustody.sealing import (
     BlockIdentity,
     DataKey,
@@ -284,6 +286,64 @@ def test_a_rotation_can_not_bring_back_a_namespace_that_is_destroyed_meanwhile(
     stored = table.read(keys.identifier)
     assert stored is not None
     assert (stored.naming_key, stored.current) == (None, None)
+
+
+def test_keys_that_were_wiped_are_not_brought_back_by_a_late_refresh(
+    deployment: KeyDeployment,
+) -> None:
+    keys = deployment.keyring().namespace_keys(ACME)
+    fresh = deployment.keyring().namespace_keys(ACME)._epochs
+    assert fresh is not None
+    keys.wipe(OpenFailure.KEY_DESTROYED)
+    keys.update(fresh)
+    assert keys.current is None
+    assert not fresh.current.secret._material, "wiped, too"
+
+
+def test_a_destruction_takes_effect_while_the_provider_is_away(
+    deployment: KeyDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyring = deployment.keyring()
+    maintenance = KeyMaintenance(keyring, deployment.table(), longest_life=DAY)
+    ours, theirs = (keyring.namespace_keys(who) for who in (ACME, GLOBEX))
+    rotate(deployment, ours)  # which can't be taken over without the provider
+    destroy(deployment, theirs)
+    monkeypatch.setattr("kvcustody.sealing.roots.RootKeys.unwrap", _away)
+    maintenance.run_once()
+    assert theirs.current is None
+    assert ours.current is not None
+
+
+def test_keys_that_are_destroyed_while_they_come_are_not_used(
+    deployment: KeyDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = deployment.keyring().namespace_keys(ACME)
+    keyring = deployment.keyring()
+    fetch = keyring._fetch
+
+    def fetch_and_destroy(namespace: Namespace) -> NamespaceKeys:
+        keys = fetch(namespace)
+        destroy(deployment, first)
+        return keys
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyring, "_fetch", fetch_and_destroy)
+        assert keyring.namespace_keys(ACME).current is None
+    assert keyring.namespace_keys(ACME).current is not None
+
+
+def test_a_destruction_is_told_though_the_database_can_not_clean_up(
+    deployment: KeyDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = deployment.keyring().namespace_keys(ACME)
+    table = deployment.table()
+
+    def fail() -> None:
+        raise OperationalError("VACUUM", None, Exception("busy"))
+
+    monkeypatch.setattr(table._registry._database, "scrub", fail)
+    assert len(table.destroy([keys.identifier.hex()], "command")) == 1
+    assert deployment.changes[-1].action == "destroy"
 
 
 class TestKeysInMemory:

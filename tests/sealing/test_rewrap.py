@@ -97,6 +97,22 @@ def test_a_rewrap_that_was_cut_short_goes_on_where_it_was(
     assert use(deployment, only(new_key)) == keys
 
 
+def test_keys_that_an_engine_wraps_with_the_old_root_key_meanwhile_are_not_left_behind(
+    deployment: KeyDeployment, new_key: Path
+) -> None:
+    engine = deployment.keyring()
+    engine.namespace_keys(ACME)
+    late = [GLOBEX]
+
+    def use_more(_done: int) -> None:
+        if late:
+            engine.namespace_keys(late.pop())
+
+    done = rewrap(deployment.registry(), both(deployment, new_key), use_more)
+    assert done.failed == 0
+    assert count_pending(deployment.registry(), only(new_key)) == 0
+
+
 def test_a_second_rewrap_has_nothing_to_do(deployment: KeyDeployment, new_key: Path) -> None:
     use(deployment)
     rewrap(deployment.registry(), both(deployment, new_key))

@@ -1,5 +1,6 @@
 """Where a sealed block is read from on the command line: a file, or an object in S3."""
 
+from http.client import INTERNAL_SERVER_ERROR, TOO_MANY_REQUESTS
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,13 @@ def _read_object(url: str, most_bytes: int | None) -> bytes:
         raise ConfigurationError("write s3://BUCKET/KEY", Path(url))
     try:
         import boto3  # noqa: PLC0415 - only those who use S3 need it
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as above
+        from botocore.exceptions import (  # noqa: PLC0415 - as above
+            BotoCoreError,
+            ClientError,
+            NoRegionError,
+            ParamValidationError,
+            ProfileNotFound,
+        )
     except ImportError:
         raise ConfigurationError("S3 needs boto3; pip install 'kvcustody[aws]'") from None
     arguments: dict[str, Any] = {"Bucket": bucket, "Key": key}
@@ -45,8 +52,15 @@ def _read_object(url: str, most_bytes: int | None) -> bytes:
         arguments["Range"] = f"bytes=0-{most_bytes - 1}"
     try:
         content = boto3.client("s3").get_object(**arguments)["Body"].read()
+    except ValueError as error:  # an endpoint that is no URL
+        raise ConfigurationError(f"{url}: {error}") from None
+    except (ParamValidationError, NoRegionError, ProfileNotFound) as error:
+        raise ConfigurationError(f"{url}: {' '.join(str(error).split())}") from None
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "unknown")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if status == TOO_MANY_REQUESTS or status >= INTERNAL_SERVER_ERROR:
+            raise UnavailableError(f"{url}: S3 answers {code}; try again later") from None
         raise ConfigurationError(
             f"S3 answers {code}; check bucket, key and rights: {url}"
         ) from None

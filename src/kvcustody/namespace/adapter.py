@@ -153,7 +153,8 @@ class AdapterRevisions:
     def _look_first(self, record: _Record) -> None:
         folder = _folder(record.adapter)
         record.identities = file_identities(folder)
-        found = fingerprint_model(folder, self._cache)
+        # The interpreter waits for other threads than the worker's, even for one that hangs.
+        found = fingerprint_model(folder, self._cache, threads=1)
         if file_identities(folder) != record.identities:
             raise ConfigurationError("changes while it is read", folder)
         content = f"{found.revision} {record.adapter.fused}"

@@ -48,7 +48,11 @@ class ModelRevision:
 
 
 def fingerprint_model(
-    path: Path, cache: Path | None = None, progress: Progress | None = None
+    path: Path,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    threads: int = _HASHING_THREADS,
 ) -> ModelRevision:
     """Fingerprint a model.
 
@@ -56,6 +60,7 @@ def fingerprint_model(
         path: a folder with configuration, weights and tokenizer, or a single file (GGUF).
         cache: JSON file that remembers digests of unchanged files; `None` reads everything.
         progress: told how far the hashing is.
+        threads: how many hash; with one it is the caller's own.
 
     Raises:
         ConfigurationError: the model can't be read, holds no files, or changes meanwhile.
@@ -73,8 +78,12 @@ def fingerprint_model(
             return remembered[1]
         return _hash_file(file, _identity(stats[file]), meter)
 
-    with ThreadPoolExecutor(_HASHING_THREADS, "kvcustody-fingerprint") as pool:
-        inputs = dict(zip(files, pool.map(digest, files.values()), strict=True))
+    if threads == 1:
+        digests = list(map(digest, files.values()))
+    else:
+        with ThreadPoolExecutor(threads, "kvcustody-fingerprint") as pool:
+            digests = list(pool.map(digest, files.values()))
+    inputs = dict(zip(files, digests, strict=True))
     settled = time.time_ns() - _TICK_NANOSECONDS
     for name, file in files.items():
         if stats[file].st_ctime_ns < settled:

@@ -1,5 +1,6 @@
 """Open the registry in SQLite or PostgreSQL; every statement is short and bounded."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from kvcustody.registry.database import Database
 from kvcustody.registry.postgresql import PostgreSQL
 from kvcustody.registry.sqlite import SQLite
 from kvcustody.registry.upgrading import bring_up_to_date
+
+logger = logging.getLogger(__name__)
 
 _SUPPORTED = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
@@ -70,12 +73,14 @@ class Registry:
     def scrub(self) -> None:
         """Drop what the database still keeps of values that were deleted or replaced.
 
-        Raises:
-            UnavailableError: the database can't be reached or is locked.
-
+        What was done before stays done if this fails, so it warns and doesn't raise.
         """
-        with self._translated_errors():
+        try:
             self._database.scrub()
+        except SQLAlchemyError as error:
+            logger.warning(
+                "The database may still keep what was deleted: %s", self._database.explain(error)
+            )
 
     def close(self) -> None:
         """Close all connections."""

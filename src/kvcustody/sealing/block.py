@@ -167,12 +167,12 @@ def _open(
     if derived is None:
         return OpenFailure.KEY_UNAVAILABLE
     block_key, commitment = derived
-    if not hmac.compare_digest(commitment, header.commitment):
-        return OpenFailure.COMMITMENT
-    if len(sealed) != sealed_size(header.plaintext_bytes):
-        short = len(sealed) < sealed_size(header.plaintext_bytes)
-        return OpenFailure.TRUNCATED if short else OpenFailure.TRAILING_BYTES
     try:
+        if not hmac.compare_digest(commitment, header.commitment):
+            return OpenFailure.COMMITMENT
+        if len(sealed) != sealed_size(header.plaintext_bytes):
+            short = len(sealed) < sealed_size(header.plaintext_bytes)
+            return OpenFailure.TRUNCATED if short else OpenFailure.TRAILING_BYTES
         AESGCM(block_key).decrypt_into(
             _NONCE, sealed[HEADER_BYTES:], sealed[:HEADER_BYTES], destination
         )

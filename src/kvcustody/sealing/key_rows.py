@@ -53,6 +53,10 @@ class StoredNamespace:
         newest = self.epochs[-1] if self.epochs else None
         return newest if newest is not None and newest.wrapped is not None else None
 
+    def has(self, key_id: bytes) -> bool:
+        """Whether a data key is there and not destroyed."""
+        return any(epoch.key_id == key_id and epoch.wrapped is not None for epoch in self.epochs)
+
     @property
     def next_epoch(self) -> int:
         """Number of the epoch that comes next."""

@@ -149,8 +149,8 @@ class KeyTable:
                 changes += key_rows.destroy_epochs(
                     connection, data_keys.c.namespace == identifier, reason, now
                 )
-        self._registry.scrub()
         self._report(changes)
+        self._registry.scrub()
         return changes
 
     def destroy_retired(self, before: float) -> list[KeyChange]:
@@ -164,8 +164,8 @@ class KeyTable:
             changes = key_rows.destroy_epochs(
                 connection, ended, "epoch outlived its blocks", self._clock()
             )
-        self._registry.scrub()
         self._report(changes)
+        self._registry.scrub()
         return changes
 
     def data_key(self, namespace: bytes, key_id: bytes) -> DataKey | OpenFailure:

@@ -7,6 +7,7 @@
 Known keys go on working for `cached_for` seconds when the provider or the registry is away.
 """
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from kvcustody.sealing.key_rows import StoredNamespace, data_context, naming_con
 from kvcustody.sealing.key_table import KeyTable, ServiceKey
 from kvcustody.sealing.namespace_keys import Epochs, NamespaceKeys
 from kvcustody.sealing.roots import RootKeys
-from kvcustody.sealing.secret import DataKey, SecretKey
+from kvcustody.sealing.secret import DataKey, SecretKey, wipe
 from kvcustody.workers import WorkerPool
 
 # A tenant's first request waits for its keys; several come at once when an engine starts.
@@ -32,6 +33,8 @@ _MOST_HELD = 10_000
 # A forged key id in a block must not make every load ask the registry.
 _LEARN_AGAIN_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class Keyring:
@@ -68,6 +71,7 @@ class Keyring:
         self._loading: dict[Namespace, Future[NamespaceKeys]] = {}
         self._learnt: dict[bytes, float] = {}
         self._identifier_key: bytearray | None = None
+        self._closed = False
         # Guards all of the above; nothing that waits is done under it.
         self._lock = threading.Lock()
         self._workers: WorkerPool | None = None
@@ -127,8 +131,14 @@ class Keyring:
             CustodyError: the registry or the provider can't be reached, or refuses.
 
         """
+        failure: CustodyError | None = None
         for namespace, keys in self._snapshot():
-            self._refresh(namespace, keys)
+            try:
+                self._refresh(namespace, keys)
+            except CustodyError as error:
+                failure = failure or error  # the others' keys may have been destroyed
+        if failure is not None:
+            raise failure
 
     def rotate_due(self) -> None:
         """Begin a new epoch for the namespaces in memory whose epoch is old enough.
@@ -151,15 +161,23 @@ class Keyring:
             used = self._used.get(namespace, now)
             if now - used >= self._cached_for or now >= keys.usable_until:
                 self._drop(namespace, keys, OpenFailure.KEY_UNAVAILABLE)
-            elif keys.usable_until - now < self._cached_for / 2:
-                self._confirm(namespace, keys)
+        for namespace, keys in self._snapshot():
+            if keys.usable_until - now < self._cached_for / 2:
+                try:
+                    self._refresh(namespace, keys, confirm=True)
+                except CustodyError:
+                    return  # the others would wait as long in vain; the next round asks again
 
     def close(self) -> None:
         """Wipe all keys from memory."""
         if self._workers is not None:
             self._workers.close(_CLOSE_SECONDS)
+        with self._lock:
+            self._closed = True
         for namespace, keys in self._snapshot():
             self._drop(namespace, keys, OpenFailure.KEY_UNAVAILABLE)
+        if self._identifier_key is not None:
+            wipe(self._identifier_key)
         self._roots.close()
 
     def _snapshot(self) -> list[tuple[Namespace, NamespaceKeys]]:
@@ -201,7 +219,13 @@ class Keyring:
             outdated = self._held.get(namespace)
             self._held[namespace] = keys
             self._used[namespace] = self._monotonic()
-            surplus = list(self._held.items())[: max(0, len(self._held) - _MOST_HELD)]
+            most = 0 if self._closed else _MOST_HELD
+            surplus = list(self._held.items())[: max(0, len(self._held) - most)]
+        try:
+            # What was destroyed while the keys came is noticed now or never.
+            self._refresh(namespace, keys)
+        except CustodyError:
+            logger.debug("A namespace's keys could not be compared with the registry at once")
         loading.set_result(keys)
         if outdated is not None:
             outdated.wipe(OpenFailure.KEY_UNAVAILABLE)
@@ -218,7 +242,11 @@ class Keyring:
         epochs = self._unwrap(stored, None)
         if stored.naming_key is None or epochs is None:
             raise UnavailableError("a namespace's keys were destroyed while it was being used")
-        naming_key = self._roots.unwrap(stored.naming_key, naming_context(identifier))
+        try:
+            naming_key = self._roots.unwrap(stored.naming_key, naming_context(identifier))
+        except CustodyError:
+            epochs.wipe()
+            raise
         return NamespaceKeys(
             identifier,
             SecretKey(naming_key),
@@ -239,31 +267,51 @@ class Keyring:
             return None
         in_memory = {} if known is None else known.known
         keys: dict[bytes, DataKey | OpenFailure] = {}
-        for epoch in stored.epochs:
-            before = in_memory.get(epoch.key_id)
-            if epoch.wrapped is None:
-                keys[epoch.key_id] = OpenFailure.KEY_DESTROYED
-            elif isinstance(before, DataKey):
-                keys[epoch.key_id] = before
-            else:
-                context = data_context(stored.identifier, epoch.key_id)
-                secret = self._roots.unwrap(epoch.wrapped, context)
-                keys[epoch.key_id] = DataKey(epoch.key_id, secret)
+        fresh: list[DataKey] = []
+        try:
+            for epoch in stored.epochs:
+                before = in_memory.get(epoch.key_id)
+                if epoch.wrapped is None:
+                    keys[epoch.key_id] = OpenFailure.KEY_DESTROYED
+                elif isinstance(before, DataKey):
+                    keys[epoch.key_id] = before
+                else:
+                    context = data_context(stored.identifier, epoch.key_id)
+                    secret = self._roots.unwrap(epoch.wrapped, context)
+                    fresh.append(DataKey(epoch.key_id, secret))
+                    keys[epoch.key_id] = fresh[-1]
+        except CustodyError:
+            for key in fresh:
+                key.secret.wipe()
+            raise
         current = keys[stored.current.key_id]
         assert isinstance(current, DataKey)  # noqa: S101 - `stored.current` is not destroyed
         return Epochs(keys, current, stored.current.created)
 
-    def _refresh(self, namespace: Namespace, keys: NamespaceKeys) -> None:
-        current = keys.current
-        if current is None:
-            return
-        stored = self._table.read(keys.identifier)
-        epochs = None if stored is None else self._unwrap(stored, keys)
-        # After a destruction the naming key is another one, too: all is brought anew on next use.
-        if epochs is None or not isinstance(epochs.keys.get(current.key_id), DataKey):
-            self._drop(namespace, keys, OpenFailure.KEY_DESTROYED)
-        else:
-            keys.update(epochs)
+    def _refresh(self, namespace: Namespace, keys: NamespaceKeys, *, confirm: bool = False) -> None:
+        """Compare a namespace's keys with the registry.
+
+        Args:
+            namespace: whose keys.
+            keys: what is in memory of them.
+            confirm: whether the provider has to unwrap all anew, which extends their use.
+
+        """
+        with keys.refreshing:
+            current = keys.current
+            if current is None:
+                return
+            stored = self._table.read(keys.identifier)
+            # Needs no provider. After a destruction the naming key is another one, too, so that
+            # all is brought anew when the namespace is used next.
+            if stored is None or not stored.has(current.key_id):
+                self._drop(namespace, keys, OpenFailure.KEY_DESTROYED)
+                return
+            epochs = self._unwrap(stored, None if confirm else keys)
+            if epochs is not None:
+                keys.update(epochs)
+                if confirm:
+                    keys.usable_until = self._monotonic() + self._cached_for
 
     def _learn(self, namespace: Namespace, keys: NamespaceKeys) -> None:
         now = self._monotonic()
@@ -275,19 +323,6 @@ class Keyring:
             self._refresh(namespace, keys)
         except CustodyError:
             return  # the block stays unreadable for now, which is a miss
-
-    def _confirm(self, namespace: Namespace, keys: NamespaceKeys) -> None:
-        """Have registry and provider confirm that the keys may still be used."""
-        try:
-            stored = self._table.read(keys.identifier)
-            epochs = None if stored is None else self._unwrap(stored, None)
-        except CustodyError:
-            return  # asked again until `usable_until`
-        if epochs is None:
-            self._drop(namespace, keys, OpenFailure.KEY_DESTROYED)
-        else:
-            keys.update(epochs)
-            keys.usable_until = self._monotonic() + self._cached_for
 
     def _is_due(self, began: float) -> bool:
         return self._clock() - began >= self._rotate_every

@@ -76,7 +76,8 @@ class KeyMaintenance:
             self._failing = True
         else:
             self._failing = False
-        self._keyring.expire()
+        finally:
+            self._keyring.expire()
 
     def _work(self) -> None:
         while not self._stop.wait(self._every):

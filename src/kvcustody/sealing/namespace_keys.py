@@ -1,5 +1,6 @@
 """A namespace's keys in memory: those of all epochs that still open blocks, and the naming key."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,6 +63,10 @@ class NamespaceKeys:
         self._naming_key = naming_key
         # Replaced as a whole, so that threads need no lock to read it.
         self._epochs: Epochs | None = epochs
+        # Guards changes of `_epochs`: a late update must not bring wiped keys back.
+        self._changing = threading.Lock()
+        # Held by whoever compares these keys with the registry, which may take a while.
+        self.refreshing = threading.Lock()
         self._gone = OpenFailure.KEY_UNAVAILABLE
         self._learn = learn
         self._clock = clock
@@ -104,9 +109,16 @@ class NamespaceKeys:
         return None if self._usable() is None else self._naming_key.digest(block)
 
     def update(self, epochs: Epochs) -> None:
-        """Use other data keys from now on; keys that are not among them are wiped."""
-        before, self._epochs = self._epochs, epochs
-        if before is not None:
+        """Use other data keys from now on; keys that are not among them are wiped.
+
+        Once the keys were wiped nothing brings others in; these are wiped, too.
+        """
+        with self._changing:
+            before = self._epochs
+            if before is None:
+                epochs.wipe()
+                return
+            self._epochs = epochs
             before.wipe(but=epochs)
 
     def wipe(self, why: OpenFailure) -> None:
@@ -116,11 +128,12 @@ class NamespaceKeys:
             why: `KEY_DESTROYED` or `KEY_UNAVAILABLE`, which is what requests get to know.
 
         """
-        self._gone = why
-        epochs, self._epochs = self._epochs, None
-        self._naming_key.wipe()
-        if epochs is not None:
-            epochs.wipe()
+        with self._changing:
+            self._gone = why
+            epochs, self._epochs = self._epochs, None
+            self._naming_key.wipe()
+            if epochs is not None:
+                epochs.wipe()
 
     @property
     def known(self) -> Mapping[bytes, DataKey | OpenFailure]:

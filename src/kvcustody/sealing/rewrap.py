@@ -30,7 +30,7 @@ class Rewrapped:
 
     Args:
         keys: how many were wrapped anew.
-        failed: how many none of the configured root keys unwraps.
+        failed: how many are left: none of the configured root keys unwraps them.
 
     """
 
@@ -121,19 +121,33 @@ def rewrap(
         CustodyError: registry or provider can't be reached, or refuses; what is done stays done.
 
     """
-    done = failed = 0
+    done = 0
     with ThreadPoolExecutor(_THREADS, "kvcustody-rewrap") as pool:
-        for kind in _KINDS:
-            last = ""
-            while batch := _next_batch(registry, kind, roots.current, last):
-                last = batch[-1][0]
-                fresh = list(pool.map(partial(_wrap_again, roots, kind), batch))
-                good = [pair for pair in zip(batch, fresh, strict=True) if pair[1] is not None]
-                done += _replace(registry, kind, good)
-                failed += len(batch) - len(good)
-                progress(done + failed)
+        # Engines may wrap more with the old root key meanwhile, so once over is not enough.
+        while replaced := _pass(registry, roots, pool, progress, done):
+            done += replaced
     registry.scrub()
-    return Rewrapped(done, failed)
+    return Rewrapped(done, count_pending(registry, roots))
+
+
+def _pass(
+    registry: Registry,
+    roots: RootKeys,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[int], None],
+    before: int,
+) -> int:
+    """Go over all keys once; how many were wrapped anew."""
+    done = 0
+    for kind in _KINDS:
+        last = ""
+        while batch := _next_batch(registry, kind, roots.current, last):
+            last = batch[-1][0]
+            fresh = list(pool.map(partial(_wrap_again, roots, kind), batch))
+            good = [pair for pair in zip(batch, fresh, strict=True) if pair[1] is not None]
+            done += _replace(registry, kind, good)
+            progress(before + done)
+    return done
 
 
 _Row = tuple[str, str, str | None, bytes]

@@ -178,15 +178,21 @@ class AwsKmsProvider:
             if self._closed:
                 raise CustodyError(f"aws-kms key {self._key_id}: closed; open it anew")
             if self._client is None:
-                self._client = self._session.client(
-                    "kms",
-                    endpoint_url=self._endpoint,
-                    config=Config(
-                        connect_timeout=_CONNECT_SECONDS,
-                        read_timeout=_READ_SECONDS,
-                        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-                    ),
-                )
+                try:
+                    client = self._session.client(
+                        "kms",
+                        endpoint_url=self._endpoint,
+                        config=Config(
+                            connect_timeout=_CONNECT_SECONDS,
+                            read_timeout=_READ_SECONDS,
+                            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                        ),
+                    )
+                except ValueError as error:
+                    raise ConfigurationError(f"aws-kms: {error}; correct the endpoint") from None
+                # AWS's environment and files may name an endpoint, too.
+                _check_endpoint(client.meta.endpoint_url)
+                self._client = client
                 self._quiet.cover()
             return self._client
 
@@ -212,4 +218,6 @@ def _check_endpoint(endpoint: str | None) -> None:
     # AWS gets the keys that it wraps in the clear but for TLS.
     if url.scheme == "https" or (url.scheme == "http" and url.hostname in _LOOPBACK):
         return
-    raise ConfigurationError("aws-kms: keys.endpoint must begin with https://")
+    raise ConfigurationError(
+        "aws-kms: keys.endpoint (or AWS_ENDPOINT_URL) must begin with https://"
+    )
