@@ -21,8 +21,8 @@ CORPUS = sorted((FOLDER / "corpus").iterdir())
 FUZZING_SECONDS = 30
 # A planted bug takes less than a second; on a busy machine, more.
 PATIENCE_SECONDS = 60
-# A tenth of what this takes on two slow cores.
-FEWEST_RUNS = 30_000
+# A busy machine runs 5,000 a second; fewer than this means that something hangs.
+FEWEST_RUNS = 10_000
 # libFuzzer's exit code for a finding, as opposed to a program that doesn't start.
 FOUND = 77
 
@@ -90,13 +90,14 @@ def test_fuzzing_from_the_corpus_finds_nothing(tmp_path: Path) -> None:
     assert int(covered[1]) > 100, "the code isn't instrumented"
 
 
+# What the finding says; which of the ways that lead to it comes first is chance.
 PLANTED = {
-    "parser-raises": "a life that ends before it begins",
-    "parser-reads-signed": "a header changed on the way",
-    "expires-late": "instead of expired",
-    "ignores-the-end": "opened, though trailing-bytes",
-    "leaves-data": "something was left behind after commitment",
-    "no-commitment": "instead of commitment",
+    "parser-raises": "ValueError: a life that ends before it begins",
+    "parser-reads-signed": "AssertionError: a header changed on the way",
+    "expires-late": "AssertionError: .*expired",
+    "ignores-the-end": "AssertionError: .*trailing-bytes",
+    "leaves-data": "AssertionError: something was left behind after commitment",
+    "no-commitment": "AssertionError: .*commitment",
 }
 
 
@@ -108,6 +109,6 @@ def test_fuzzing_from_nothing_finds_a_planted_bug(tmp_path: Path, bug: str) -> N
     corpus.mkdir()
     finished = fuzz(tmp_path, corpus, PATIENCE_SECONDS, f"--plant={bug}", "-seed=1")
     assert finished.returncode == FOUND, finished.stdout
-    assert PLANTED[bug] in finished.stdout
+    assert re.search(PLANTED[bug], finished.stdout), finished.stdout
     (finding,) = tmp_path.glob("crash-*")
     check(finding.read_bytes())  # a bug of the plant's, not of ours

@@ -147,3 +147,11 @@ def test_the_destination_is_zeroed_also_when_the_key_lookup_raises() -> None:
     with pytest.raises(ConnectionError):
         open_into(memoryview(destination), memoryview(seal()), IDENTITY, find, now=NOW)
     assert destination == bytes(3)
+
+
+def test_a_key_that_is_wiped_while_a_block_is_opened_is_unavailable() -> None:
+    sealed = seal()
+    wiped = DataKey(b"k" * 16, b"\x01" * 32)
+    wiped.secret.wipe()
+    assert unseal(sealed, find=lambda _: wiped) == (OpenFailure.KEY_UNAVAILABLE, bytes(3))
+    assert unseal(sealed) == (None, b"abc")

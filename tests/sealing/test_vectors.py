@@ -6,6 +6,7 @@ They were made by `tests/vectors/generate.py`, which shares no code with us.
 import ast
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -28,6 +29,7 @@ from kvcustody.sealing import (
 pytestmark = pytest.mark.unit
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
+DOCUMENT = FOLDER.parents[1] / "docs" / "sealed-block-format.md"
 FILES = ("valid.json", "invalid.json", "names.json")
 
 Vector = dict[str, Any]
@@ -159,8 +161,9 @@ def test_every_check_is_failed_several_times() -> None:
 
 
 def namespace_of(case: Vector) -> Namespace:
-    scope = Scope(case["deployment"], case["tenant"], case["workload"], case["subject"])
-    return Namespace(scope, case["model_revision"], case["layout"])
+    parts = ("deployment", "tenant", "workload", "subject", "group")
+    scope = Scope(*(case[part] for part in parts))
+    return Namespace(scope, case["model_revision"], case["layout"], case["adapter"])
 
 
 @pytest.mark.parametrize("name", NAMESPACES)
@@ -218,3 +221,35 @@ def test_the_generator_imports_nothing_of_the_package() -> None:
             roots = {module.partition(".")[0] for module in imported}
             allowed = sys.stdlib_module_names | programs.keys() | {"cryptography"}
             assert roots <= allowed - {"importlib", "runpy"}, name
+
+
+def test_the_document_says_what_the_vectors_are() -> None:
+    text = " ".join(DOCUMENT.read_text("utf-8").split())
+    assert f"{len(VALID)} blocks that open, {len(INVALID)} that don't" in text
+    assert f"{len(NAMESPACES)} namespaces and {len(BLOCK_NAMES)} names" in text
+    assert NAMESPACES["worked-example"]["identifier"] in text
+    assert VALID["ciphertext-of-two-keys"]["id"] in text
+
+
+def test_the_document_has_the_fields_where_the_vectors_have_them() -> None:
+    table = re.findall(
+        r"^\| (\d+) \| (\d+) \| ([a-z ]+) \|", DOCUMENT.read_text("utf-8"), re.MULTILINE
+    )
+    sealed = sealed_of(VALID["base"])
+    fields = {name: sealed[int(at) : int(at) + int(size)].hex() for at, size, name in table}
+    vector = VALID["base"]
+    assert list(fields.values()) == [
+        b"KVCB".hex(),
+        "0001",
+        "0001",
+        vector["seal"]["key_id"],
+        vector["expected"]["namespace"],
+        vector["expected"]["name"],
+        int(vector["seal"]["created"]).to_bytes(8).hex(),
+        int(vector["seal"]["expires"]).to_bytes(8).hex(),
+        vector["expected"]["plaintext_bytes"].to_bytes(8).hex(),
+        vector["expected"]["layout"],
+        vector["seal"]["salt"],
+        fields["key commitment"],
+    ]
+    assert sum(int(size) for _, size, _ in table) == 192

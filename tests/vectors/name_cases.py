@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from reference_sealed_block import (
     block_name,
+    encode_group,
     encode_namespace,
     encode_scope,
     namespace_identifier,
@@ -20,32 +21,39 @@ COMPOSED, DECOMPOSED = "Caf\u00e9", "Cafe\u0301"
 
 @dataclass(frozen=True, slots=True)
 class NamespaceCase:
-    """A namespace's fields; cases of one `group` have one identifier, all others differ."""
+    """A namespace's fields; cases of one `same_as` have one identifier, all others differ."""
 
     id: str
     description: str
     deployment: str = "support-eu"
-    tenant: str = "acme"
+    tenant: str | None = "acme"
     workload: str | None = None
     subject: str | None = None
     model_revision: str = REVISION
     layout: str = LAYOUT
     key: bytes = NAMESPACE_KEY
-    group: str = ""
+    group: str | None = None
+    adapter: str | None = None
+    same_as: str = ""
 
     def to_json(self) -> Json:
-        scope = encode_scope(self.deployment, self.tenant, self.workload, self.subject)
-        encoded = encode_namespace(scope, self.model_revision, self.layout)
+        if self.tenant is None:
+            scope = encode_group(self.deployment, self.group or "")
+        else:
+            scope = encode_scope(self.deployment, self.tenant, self.workload, self.subject)
+        encoded = encode_namespace(scope, self.model_revision, self.layout, self.adapter)
         return {
             "id": self.id,
             "description": self.description,
-            "same_as": self.group or self.id,
+            "same_as": self.same_as or self.id,
             "key": self.key.hex(),
             "deployment": self.deployment,
             "tenant": self.tenant,
             "workload": self.workload,
             "subject": self.subject,
+            "group": self.group,
             "model_revision": self.model_revision,
+            "adapter": self.adapter,
             "layout": self.layout,
             "encoded_scope": scope.hex(),
             "encoded_namespace": encoded.hex(),
@@ -76,8 +84,8 @@ NAMESPACES = [
     N("forged-field", "a name that holds an encoded field", tenant="acme\x01\x00\x00\x00\x04chat"),
     N("forged-absence", "a name that holds two absent fields", tenant="acme\x00\x00"),
     N("none-as-text", "the text None is a name", workload="None"),
-    N("composed", "é as one character (NFC)", tenant=COMPOSED, group="composed"),
-    N("decomposed", "é as e and accent (NFD): one name", tenant=DECOMPOSED, group="composed"),
+    N("composed", "é as one character (NFC)", tenant=COMPOSED, same_as="composed"),
+    N("decomposed", "é as e and accent (NFD): one name", tenant=DECOMPOSED, same_as="composed"),
     N("unaccented", "without the accent", tenant="Cafe"),
     N("ligature", "NFC keeps the ligature fi apart from f and i", tenant="\ufb01n"),
     N("no-ligature", "f and i", tenant="fin"),
@@ -85,16 +93,26 @@ NAMESPACES = [
     N("cyrillic", "a Cyrillic letter that looks like a Latin one", tenant="\u0430cme"),
     N("zero-width", "a character that nobody sees", tenant="ac\u200bme"),
     N("capital", "case counts", tenant="Acme"),
-    N("angstrom", "the unit's sign is the letter (NFC)", tenant="\u212b", group="angstrom"),
-    N("a-with-ring", "the letter", tenant="\u00c5", group="angstrom"),
-    N("hangul-jamo", "syllables in parts", tenant="\u1112\u1161\u11ab", group="hangul"),
-    N("hangul", "and as one character", tenant="\ud55c", group="hangul"),
+    N("angstrom", "the unit's sign is the letter (NFC)", tenant="\u212b", same_as="angstrom"),
+    N("a-with-ring", "the letter", tenant="\u00c5", same_as="angstrom"),
+    N("hangul-jamo", "syllables in parts", tenant="\u1112\u1161\u11ab", same_as="hangul"),
+    N("hangul", "and as one character", tenant="\ud55c", same_as="hangul"),
     N("astral", "a character beyond 16 bits", tenant="\U0001f511"),
     N("long", "a name of 300 bytes", tenant="a" * 300),
     N("other-revision", "another model revision", model_revision="sha256:" + "ac" * 32),
     N("other-layout", "another layout", layout=stream("engine", 32).hex()),
     N("layout-upper-case", "a layout is lower-case hex: this is another", layout=LAYOUT.upper()),
     N("other-deployment", "another deployment", "support-us"),
+    N("adapter", "with a LoRA adapter", adapter="cd" * 32),
+    N("other-adapter", "with another adapter", adapter="ce" * 32),
+    N("adapter-empty", "an empty adapter is not the model alone", adapter=""),
+    N("adapter-in-layout", "an adapter's digest after the layout's", layout=LAYOUT + "cd" * 32),
+    N("group", "a sharing group's scope", tenant=None, group="manuals"),
+    N("group-like-tenant", "a group that is called like a tenant", tenant=None, group="acme"),
+    N("other-group", "another group", tenant=None, group="manual"),
+    N("group-composed", "a group in NFC", tenant=None, group=COMPOSED, same_as="group-composed"),
+    N("group-decomposed", "and NFD", tenant=None, group=DECOMPOSED, same_as="group-composed"),
+    N("group-adapter", "a group and an adapter", tenant=None, group="manuals", adapter="cd" * 32),
     N("other-key", "the same fields in a deployment with another key", key=bytes(32)),
 ]
 

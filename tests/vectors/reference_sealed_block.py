@@ -174,13 +174,21 @@ def encode_fields(domain: bytes, *fields: str | bytes | None) -> bytes:
 def encode_scope(
     deployment: str, tenant: str, workload: str | None = None, subject: str | None = None
 ) -> bytes:
-    """The canonical encoding of a scope."""
+    """The canonical encoding of a scope within one tenant."""
     return encode_fields(b"kvcustody/1 scope", deployment, tenant, workload, subject)
 
 
-def encode_namespace(scope: bytes, model_revision: str, layout: str) -> bytes:
-    """The canonical encoding of a namespace."""
-    return encode_fields(b"kvcustody/1 namespace", scope, model_revision, layout)
+def encode_group(deployment: str, group: str) -> bytes:
+    """The canonical encoding of the scope that a sharing group is."""
+    return encode_fields(b"kvcustody/1 sharing group", deployment, group)
+
+
+def encode_namespace(
+    scope: bytes, model_revision: str, layout: str, adapter: str | None = None
+) -> bytes:
+    """The canonical encoding of a namespace; without an adapter there is no fourth field."""
+    adapters = [] if adapter is None else [adapter]
+    return encode_fields(b"kvcustody/1 namespace", scope, model_revision, layout, *adapters)
 
 
 def namespace_identifier(key: bytes, encoded: bytes) -> bytes:
