@@ -221,5 +221,7 @@ def test_verify_finds_blocks_that_are_moved_cut_old_or_erased(
     assert failure(renamed) == "truncated"
     os.truncate(renamed, 200)
     assert failure(renamed) == "truncated"
+    renamed.write_bytes(b"something else")
+    assert failure(renamed) == "not-sealed"
     run("keys", "destroy", "--tenant", "acme", "--execute", "-c", config)
     assert failure(path) == "key-destroyed"

@@ -144,7 +144,9 @@ def test_a_provider_shows_its_file_and_nothing_of_the_key(key_file: Path) -> Non
 
 def test_a_missing_key_file_says_how_to_get_one(tmp_path: Path) -> None:
     error = refusal(tmp_path / "root.key")
-    assert error.message == "no such key file; restore it, or `kvcustody init` a new deployment"
+    assert (
+        error.message == "no such key file; restore it, or make one with `kvcustody keys new-root`"
+    )
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o610])

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -17,6 +17,8 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.sealing import HEADER_BYTES, BlockIdentity, Header, OpenFailure, open_into
 from kvcustody.sealing.inventory import Selection, list_namespaces
 from kvcustody.wiring import Keys, open_keys
+
+Fields = dict[str, str | int | bool | None]
 
 _ADDRESS = re.compile(r"(?:^|/)([0-9a-f]{32})/[0-9a-f]{2}/([0-9a-f]{64})\.kvb$")
 
@@ -37,6 +39,8 @@ def inspect(
     """
     sealed = read_block(source, None if verify else HEADER_BYTES)
     header = Header.parse(sealed)
+    if verify and isinstance(header, OpenFailure):
+        _tell_failure(header, {"verified": False, "failure": header.value}, json_=json_)
     if isinstance(header, OpenFailure):
         raise ConfigurationError(
             f"not a sealed block of a known format ({header.value})", Path(source)
@@ -48,14 +52,23 @@ def inspect(
             failure = _verify(header, sealed, source, keys)
             fields |= {"tenant": _tenant(header, keys)}
         fields |= {"verified": failure is None, "failure": failure and failure.value}
+    if failure is not None:
+        _tell_failure(failure, fields, json_=json_)
+    _tell(fields, json_=json_)
+
+
+def _tell(fields: Fields, *, json_: bool) -> None:
     if json_:
         print_json(fields)
     else:
         print_table(["field", "value"], [[name, _text(value)] for name, value in fields.items()])
-    if failure is not None:
-        if not json_:
-            console.print(f"\nNOT usable: the check '{failure.value}' failed", markup=False)
-        raise typer.Exit(1)
+
+
+def _tell_failure(failure: OpenFailure, fields: Fields, *, json_: bool) -> NoReturn:
+    _tell(fields, json_=json_)
+    if not json_:
+        console.print(f"\nNOT usable: the check '{failure.value}' failed", markup=False)
+    raise typer.Exit(1)
 
 
 def _verify(header: Header, sealed: bytes, source: str, keys: Keys) -> OpenFailure | None:
@@ -82,7 +95,7 @@ def _tenant(header: Header, keys: Keys) -> str | None:
     return found[0].tenant if found else None
 
 
-def _describe(header: Header) -> dict[str, str | int | bool | None]:
+def _describe(header: Header) -> Fields:
     return {
         "format": 1,
         "algorithm": "AES-256-GCM, HKDF-SHA256",

@@ -113,6 +113,8 @@ def destroy(
             keys = len(session.keys.table.destroy(identifiers, "command"))
     if json_:
         print_json({"executed": execute, "namespaces": len(found), "keys": keys})
+    elif not found:
+        console.print("No namespace matches; there is nothing to destroy.")
     elif execute:
         console.print(
             f"Destroyed {keys} keys of {len(found)} namespaces. Engines that run let go of them "
@@ -153,8 +155,9 @@ def rewrap_(config: ConfigOption = None, json_: JsonOption = False) -> None:
         console.print(f"{done.keys} keys are newly wrapped by {root}.", soft_wrap=True)
     if done.failed:
         typer.echo(
-            f"kvcustody: {done.failed} keys are wrapped by a root key that custody.yaml doesn't "
-            "list; add it under keys.previous and run this again",
+            f"kvcustody: {done.failed} keys are unwrapped by no root key that custody.yaml lists; "
+            "add theirs under keys.previous and run this again (a damaged key: restore the "
+            "registry, or destroy its namespace)",
             err=True,
         )
         raise typer.Exit(1)
@@ -178,7 +181,10 @@ def new_root(config: ConfigOption = None, json_: JsonOption = False) -> None:
 def _progress(what: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
     with Progress(
-        *columns, console=console, transient=True, disable=not shown or not total
+        *columns,
+        console=console,
+        transient=True,
+        disable=not (shown and total and console.is_terminal),
     ) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.update(task, completed=done)

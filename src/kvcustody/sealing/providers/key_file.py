@@ -87,7 +87,7 @@ def read_key_file(path: Path, passphrase_file: Path | None = None) -> bytearray:
             or the passphrase is wrong.
 
     """
-    missing = "restore it, or `kvcustody init` a new deployment"
+    missing = "restore it, or make one with `kvcustody keys new-root`"
     with secret_content(path, "key file", missing=missing) as content:
         if content.startswith(_PLAIN):
             if passphrase_file is not None:
