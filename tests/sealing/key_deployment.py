@@ -1,9 +1,11 @@
 """What tests of keys share: a deployment's registry and root key, which outlive its processes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from kvcustody.namespace.namespace import Namespace, Scope
 from kvcustody.registry import Registry, open_registry
@@ -94,6 +96,22 @@ class KeyDeployment:
         """Close what `registry` opened."""
         for registry in self._open:
             registry.close()
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, registry_url: str) -> Iterator[KeyDeployment]:
+    """A deployment on each kind of database."""
+    deployment = KeyDeployment(tmp_path, registry_url)
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+def in_files(tmp_path: Path) -> Iterator[KeyDeployment]:
+    """A deployment whose registry is files that a test can read."""
+    deployment = KeyDeployment(tmp_path)
+    yield deployment
+    deployment.close()
 
 
 def current(keys: NamespaceKeys) -> DataKey:

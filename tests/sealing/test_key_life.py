@@ -1,8 +1,6 @@
 """Epochs begin and end, namespaces are destroyed: as registry and running engines see it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -24,20 +22,6 @@ from kvcustody.sealing.providers import WrappedKeyError
 
 DAY = 86_400.0
 PLAINTEXT = b"kv data of a prompt"
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, registry_url: str) -> Iterator[KeyDeployment]:
-    deployment = KeyDeployment(tmp_path, registry_url)
-    yield deployment
-    deployment.close()
-
-
-@pytest.fixture
-def in_files(tmp_path: Path) -> Iterator[KeyDeployment]:
-    deployment = KeyDeployment(tmp_path)
-    yield deployment
-    deployment.close()
 
 
 def rotate(deployment: KeyDeployment, keys: NamespaceKeys) -> None:

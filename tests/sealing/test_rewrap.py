@@ -1,6 +1,5 @@
 """Rotation of the root key: the registry's keys get a new wrapping, and nothing else changes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,6 @@ from kvcustody.registry.schema import data_keys, namespaces
 from kvcustody.sealing import NamespaceKeys, RootKeys, ServiceKey
 from kvcustody.sealing.providers import LocalKeyProvider, WrappedKeyError, create_key_file
 from kvcustody.sealing.rewrap import Rewrapped, count_pending, rewrap
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, registry_url: str) -> Iterator[KeyDeployment]:
-    deployment = KeyDeployment(tmp_path, registry_url)
-    yield deployment
-    deployment.close()
-
-
-@pytest.fixture
-def in_files(tmp_path: Path) -> Iterator[KeyDeployment]:
-    deployment = KeyDeployment(tmp_path)
-    yield deployment
-    deployment.close()
 
 
 @pytest.fixture

@@ -39,9 +39,9 @@ def inspect(
     """
     sealed = read_block(source, None if verify else HEADER_BYTES)
     header = Header.parse(sealed)
-    if verify and isinstance(header, OpenFailure):
-        _tell_failure(header, {"verified": False, "failure": header.value}, json_=json_)
     if isinstance(header, OpenFailure):
+        if verify:
+            _tell_failure(header, {"verified": False, "failure": header.value}, json_=json_)
         raise ConfigurationError(
             f"not a sealed block of a known format ({header.value})", Path(source)
         )
