@@ -1,12 +1,12 @@
 """Admission, wired as in an engine: what each request may do, and that the audit says why not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvcustody.admission import Grant, Refusal, RefusalReason, salt_source
+from kvcustody.admission import Grant, Refusal, RefusalReason, Salts
 from kvcustody.audit import AuditWriter, read_events
 from kvcustody.config import load_settings
 from kvcustody.deployment import init_deployment
@@ -35,7 +35,7 @@ class Site:
         self.settings = load_settings(config)
         keys = open_keys(self.settings)
         self.signer = AssertionSigner(keys.keyring.service_key(ServiceKey.ASSERTION), "local", 60.0)
-        self.salt: Callable[[Principal], str] = salt_source(
+        self.salt = Salts(
             self.settings.tenants, "local", keys.keyring.service_key(ServiceKey.CACHE_SALT)
         )
         keys.close()
@@ -126,7 +126,7 @@ def test_another_layout_or_model_revision_is_another_namespace(
 
 def test_a_denied_tenant_is_refused_but_may_read_its_own_gpu_cache(site: Site) -> None:
     outcome = site.admit(Principal("initech", "chat"))
-    assert outcome == Refusal(RefusalReason.POLICY_DENIED, isolated=True)
+    assert outcome == Refusal(RefusalReason.POLICY_DENIED, site.salt(Principal("initech", "chat")))
     (event,) = site.events("request.ungoverned")
     assert (event["tenant"], event["reason"]) == ("initech", "policy-denied")
 
@@ -144,7 +144,7 @@ def test_an_unidentified_request_may_not_even_read_the_gpu_cache(site: Site) -> 
 
 def test_an_unknown_tenant_is_refused(site: Site) -> None:
     outcome = site.admit(Principal("umbrella", "chat"))
-    assert outcome == Refusal(RefusalReason.UNKNOWN_TENANT, isolated=False)
+    assert outcome == Refusal(RefusalReason.UNKNOWN_TENANT)
 
 
 def test_each_content_of_an_adapter_has_a_namespace_and_the_audit_says_which(site: Site) -> None:
@@ -163,7 +163,7 @@ def test_each_content_of_an_adapter_has_a_namespace_and_the_audit_says_which(sit
 def test_an_adapter_of_unknown_content_may_not_even_read_the_gpu_cache(
     site: Site, failure: AdapterFailure
 ) -> None:
-    assert site.admit(ACME, adapter=failure) == Refusal(failure, isolated=False)
+    assert site.admit(ACME, adapter=failure) == Refusal(failure)
     (event,) = site.events("request.ungoverned")
     assert (event["tenant"], event["reason"]) == ("acme", failure.value)
 
@@ -174,7 +174,7 @@ def test_while_the_audit_can_not_be_written_nothing_is_offloaded(
     with monkeypatch.context() as patch:
         patch.setattr(AuditWriter, "accepting", property(lambda _self: False))
         outcome = site.admit(ACME)
-    assert outcome == Refusal(RefusalReason.AUDIT_UNAVAILABLE, isolated=True)
+    assert outcome == Refusal(RefusalReason.AUDIT_UNAVAILABLE, site.salt(ACME))
     granted(site.admit(ACME))
 
 
@@ -190,7 +190,7 @@ def test_keys_that_are_slow_to_come_hold_up_one_request_and_serve_later_ones(
         patch.setattr(Keyring, "namespace_keys_within", slow)
         for _ in range(5):
             outcome = site.admit(ACME)
-            assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
+            assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, site.salt(ACME))
     assert waited == [PATIENCE, 0, 0, 0, 0]
     eventually(lambda: isinstance(site.admit(ACME), Grant))
 
@@ -208,8 +208,9 @@ def test_a_registry_that_is_away_is_not_asked_by_each_request(
     with monkeypatch.context() as patch:
         patch.setattr(Keyring, "_fetch", unavailable)
         for _ in range(5):
-            outcome = site.admit(Principal("globex", "chat"))
-            assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, isolated=True)
+            globex = Principal("globex", "chat")
+            outcome = site.admit(globex)
+            assert outcome == Refusal(RefusalReason.KEYS_UNAVAILABLE, site.salt(globex))
         granted(site.admit(ACME))  # whose keys are here
     assert len(asked) == 1
 
@@ -221,7 +222,7 @@ def test_no_error_at_all_leaves_admission(site: Site, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(Keyring, "namespace_keys_within", broken)
         outcome = site.admit(ACME)
-    assert outcome == Refusal(RefusalReason.INTERNAL_ERROR, isolated=False)
+    assert outcome == Refusal(RefusalReason.INTERNAL_ERROR)
     granted(site.admit(ACME))
     (event,) = site.events("request.ungoverned")
     assert event["reason"] == "internal-error"

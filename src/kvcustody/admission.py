@@ -1,10 +1,11 @@
 """Admission: a request's way through identity, policy and namespace, walked once when it arrives.
 
 The outcome is a value. A `Grant` carries all that the hot path needs; a `Refusal` means that the
-request is served, but neither stores nor loads.
+request is served, but neither stores nor loads. Both name the salt that the engine must use.
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from kvcustody.identity.assertion import (
     Verified,
 )
 from kvcustody.identity.principal import Principal
+from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.namespace import AdapterFailure, Namespace, Scope
-from kvcustody.policy import Decision, Decisions, TierDecision
+from kvcustody.policy import Decision, Decisions, Sharing, SharingRefusal, TierDecision
 from kvcustody.sealing import Keyring, NamespaceKeys
 from kvcustody.sealing.providers import WrappedKeyError
 
@@ -48,6 +50,8 @@ class RefusalReason(StrEnum):
     AUDIT_UNAVAILABLE = "audit-unavailable"
     KEYS_UNAVAILABLE = "keys-unavailable"
     INTERNAL_ERROR = "internal-error"
+    PREFIX_CACHE_ONLY = "prefix-cache-only"
+    """Its endpoint has no place for an assertion; a salt ticket came instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,24 @@ class Refusal:
 
     Args:
         reason: why.
-        isolated: whether the request's cache salt is known to be its own scope's, so that it may
-            read the GPU prefix cache.
+        salt: cache salt of the request's own scope, within which it may read the GPU prefix cache;
+            `None` if that isn't known. Then it may read nothing, and its blocks need a salt that
+            nobody else will have.
 
     """
 
-    reason: AssertionFailure | RefusalReason | AdapterFailure
-    isolated: bool
+    reason: AssertionFailure | RefusalReason | AdapterFailure | SharingRefusal
+    salt: str | None = None
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the request may read the GPU prefix cache."""
+        return self.salt is not None
+
+    @property
+    def cache_salt(self) -> str:
+        """The salt that the engine must use."""
+        return secrets.token_urlsafe(32) if self.salt is None else self.salt
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,7 @@ class Grant:
         principal: whom the request acts for.
         request_id: the id that the audit trail knows the request by.
         engine_request_id: the engine's id; one request of a client may be several of the engine's.
+        cache_salt: the salt that the engine must use.
         keys: the keys of the request's namespace.
         tiers: decisions by tier name.
         policy_version: version of the policy that decided.
@@ -83,6 +99,7 @@ class Grant:
     principal: Principal
     request_id: str
     engine_request_id: str
+    cache_salt: str
     keys: NamespaceKeys
     tiers: Mapping[str, TierDecision]
     policy_version: str
@@ -111,7 +128,9 @@ class Admission:
 
     Args:
         verifier: checks the gateway's assertions.
+        tickets: opens the gateway's salt tickets.
         decisions: the policy in force.
+        sharing: who may use a sharing group's namespace.
         keyring: gives namespaces their keys.
         audit: told the outcome of each request.
         tenants: the tenants of custody.yaml.
@@ -127,7 +146,9 @@ class Admission:
         self,
         *,
         verifier: AssertionVerifier,
+        tickets: SaltTickets,
         decisions: Decisions,
+        sharing: Sharing,
         keyring: Keyring,
         audit: AuditLog,
         tenants: Mapping[str, TenantSettings],
@@ -141,6 +162,8 @@ class Admission:
         self._keys_retry_at = float("-inf")
         self._keys_patient_at = float("-inf")
         self._verifier = verifier
+        self._tickets = tickets
+        self._sharing = sharing
         self._decisions = decisions
         self._keyring = keyring
         self._audit = audit
@@ -163,7 +186,7 @@ class Admission:
         Args:
             parameters: the request's `kv_transfer_params`, believed in nothing.
             engine_request_id: the engine's id for it.
-            cache_salt: the salt that the engine mixes into its block hashes.
+            cache_salt: the salt that the engine has for it; `None` if it has none.
             adapter: revision of its LoRA adapter, or why that isn't known; `None` without one.
 
         """
@@ -172,7 +195,7 @@ class Admission:
         except Exception:
             # It would end the engine for all tenants; a request without custody ends nobody.
             logger.exception("Admission failed; the request is served without custody")
-            refusal = Refusal(RefusalReason.INTERNAL_ERROR, isolated=False)
+            refusal = Refusal(RefusalReason.INTERNAL_ERROR)
             return self._refuse(refusal, None, engine_request_id)
 
     def _admit(
@@ -184,11 +207,15 @@ class Admission:
         adapter: str | AdapterFailure | None,
     ) -> Grant | Refusal:
         presented = parameters.get(ASSERTION_PARAMETER) if isinstance(parameters, dict) else None
+        ticket = cache_salt and self._tickets.open(cache_salt, engine_request_id)
+        if ticket and presented is None:
+            salt, request_id = ticket
+            return self._refuse(_prefix_cache_only(salt, adapter), None, request_id)
         verified = self._verifier.verify(
             presented, request_id=engine_request_id, cache_salt=cache_salt
         )
         if isinstance(verified, AssertionFailure):
-            return self._refuse(Refusal(verified, isolated=False), None, engine_request_id)
+            return self._refuse(Refusal(verified), None, engine_request_id)
         principal, request_id = verified.principal, verified.request_id
         outcome = self._decide(verified, engine_request_id, cache_salt, adapter=adapter)
         if isinstance(outcome, Refusal):
@@ -199,6 +226,7 @@ class Admission:
             action="admit",
             outcome="admitted",
             namespace=outcome.keys.identifier.hex(),
+            group=verified.group,
             adapter=adapter,
             **_describe(outcome.tiers),
         )
@@ -215,26 +243,33 @@ class Admission:
         principal = verified.principal
         tenant = self._tenants.get(principal.tenant)
         if tenant is None:
-            return Refusal(RefusalReason.UNKNOWN_TENANT, isolated=False)
-        scope = Scope.of(principal, self._deployment, tenant.scope)
-        if cache_salt != scope.cache_salt(self._salt_key):
-            return Refusal(RefusalReason.WRONG_SALT, isolated=False)
+            return Refusal(RefusalReason.UNKNOWN_TENANT)
+        if verified.group is not None:
+            # The gateway asked, too; the policy may have changed since, and here it is enforced.
+            unshared = self._sharing.refusal(principal, verified.group)
+            if unshared is not None:
+                return Refusal(unshared)
+        scope = Scope.of(principal, self._deployment, tenant.scope, verified.group)
+        salt = scope.cache_salt(self._salt_key)
+        if cache_salt not in {None, salt}:
+            return Refusal(RefusalReason.WRONG_SALT)
         if isinstance(adapter, AdapterFailure):
             # The GPU prefix cache may hold blocks of another content under the adapter's name.
-            return Refusal(adapter, isolated=False)
+            return Refusal(adapter)
         if not self._audit.accepting:
-            return Refusal(RefusalReason.AUDIT_UNAVAILABLE, isolated=True)
+            return Refusal(RefusalReason.AUDIT_UNAVAILABLE, salt)
         tiers = self._decisions.decide(principal)
         host = tiers.get(HOST_TIER, _DENIED)
         if not (host.store.allowed or host.load.allowed):
-            return Refusal(RefusalReason.POLICY_DENIED, isolated=True)
+            return Refusal(RefusalReason.POLICY_DENIED, salt)
         keys = self._keys(Namespace(scope, self._model_revision, self._layout, adapter))
         if isinstance(keys, RefusalReason):
-            return Refusal(keys, isolated=True)
+            return Refusal(keys, salt)
         return Grant(
             principal,
             verified.request_id,
             engine_request_id,
+            salt,
             keys,
             tiers,
             self._decisions.version,
@@ -278,16 +313,37 @@ class Admission:
         return refusal
 
 
-def salt_source(
-    tenants: Mapping[str, TenantSettings], deployment: str, salt_key: bytes
-) -> Callable[[Principal], str]:
-    """How the gateway finds the cache salt of a principal; the connector checks the same."""
+def _prefix_cache_only(salt: str, adapter: str | AdapterFailure | None) -> Refusal:
+    if isinstance(adapter, AdapterFailure):
+        return Refusal(adapter)
+    return Refusal(RefusalReason.PREFIX_CACHE_ONLY, salt)
 
-    def salt(principal: Principal) -> str:
-        kind = tenants[principal.tenant].scope
-        return Scope.of(principal, deployment, kind).cache_salt(salt_key)
 
-    return salt
+class Salts:
+    """How the gateway finds the cache salt of a request; the connector checks the same.
+
+    Args:
+        tenants: the tenants of custody.yaml.
+        deployment: name of the deployment.
+        salt_key: the deployment's cache-salt key, 32 bytes.
+
+    """
+
+    def __init__(
+        self, tenants: Mapping[str, TenantSettings], deployment: str, salt_key: bytes
+    ) -> None:
+        self._tenants = tenants
+        self._deployment = deployment
+        self._salt_key = salt_key
+
+    def scope(self, principal: Principal, group: str | None = None) -> Scope:
+        """Within what a request of the principal may share, or the sharing group that it uses."""
+        kind = self._tenants[principal.tenant].scope
+        return Scope.of(principal, self._deployment, kind, group)
+
+    def __call__(self, principal: Principal, group: str | None = None) -> str:
+        """The cache salt of a principal's scope, or of a sharing group."""
+        return self.scope(principal, group).cache_salt(self._salt_key)
 
 
 def _describe(tiers: Mapping[str, TierDecision]) -> dict[str, Any]:

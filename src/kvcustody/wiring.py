@@ -9,16 +9,18 @@ from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from kvcustody.admission import HOST_TIER, Admission, salt_source
+from kvcustody.admission import HOST_TIER, Admission, Salts
 from kvcustody.audit import AuditLog, AuditWriter, check_writable
 from kvcustody.config import Settings
 from kvcustody.errors import ConfigurationError
-from kvcustody.gateway.services import GatewayServices
+from kvcustody.gateway.response_ids import ResponseIds
+from kvcustody.gateway.services import ClientParameters, GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
 from kvcustody.identity.principal import Principal
+from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.namespace import AdapterRevisions
-from kvcustody.policy import Decisions, load_policy
+from kvcustody.policy import Decisions, Sharing, load_policy
 from kvcustody.registry import Registry, open_registry
 from kvcustody.sealing import KeyChange, KeyMaintenance, Keyring, KeyTable, RootKeys, ServiceKey
 from kvcustody.sealing.providers import blamed_field, open_provider
@@ -39,6 +41,7 @@ class EngineCustody:
 
     Args:
         admission: admits requests.
+        client_parameters: names of the transfer parameters that a client may set.
         adapters: knows the content of LoRA adapters.
         tiers: the tiers beyond host memory, in lookup order.
         audit: the engine's audit stream.
@@ -47,6 +50,7 @@ class EngineCustody:
     """
 
     admission: Admission
+    client_parameters: frozenset[str]
     adapters: AdapterRevisions
     tiers: tuple[GovernedTier, ...]
     audit: AuditLog
@@ -91,9 +95,12 @@ def build_engine(
         )
         for tier, store in zip(settings.tiers, stores, strict=True)
     )
+    assertion_key = keyring.service_key(ServiceKey.ASSERTION)
     admission = Admission(
-        verifier=AssertionVerifier(keyring.service_key(ServiceKey.ASSERTION), settings.deployment),
+        verifier=AssertionVerifier(assertion_key, settings.deployment),
+        tickets=SaltTickets(assertion_key, settings.identity.assertion_ttl),
         decisions=decisions,
+        sharing=_sharing(settings, decisions),
         keyring=keyring,
         audit=audit,
         tenants=settings.tenants,
@@ -125,7 +132,14 @@ def build_engine(
         keys.close()
 
     maintenance.start()
-    return EngineCustody(admission, adapters, tiers, audit, close)
+    return EngineCustody(
+        admission,
+        frozenset(settings.identity.allowed_parameters),
+        adapters,
+        tiers,
+        audit,
+        close,
+    )
 
 
 def build_gateway(settings: Settings) -> GatewayServices:
@@ -136,9 +150,13 @@ def build_gateway(settings: Settings) -> GatewayServices:
         UnavailableError: the registry can't be reached.
 
     """
+    decisions = load_decisions(settings)
     keys = open_keys(settings)
     audit = open_audit(settings, keys.keyring, "gateway")
     anonymous = settings.identity.anonymous
+
+    assertion_key = keys.keyring.service_key(ServiceKey.ASSERTION)
+    assertion_ttl = settings.identity.assertion_ttl
 
     def close() -> None:
         audit.close()
@@ -146,17 +164,20 @@ def build_gateway(settings: Settings) -> GatewayServices:
 
     return GatewayServices(
         keys=KeyStore(keys.registry),
-        signer=AssertionSigner(
-            keys.keyring.service_key(ServiceKey.ASSERTION),
-            settings.deployment,
-            settings.identity.assertion_ttl,
-        ),
-        salts=salt_source(
+        signer=AssertionSigner(assertion_key, settings.deployment, assertion_ttl),
+        tickets=SaltTickets(assertion_key, assertion_ttl),
+        salts=Salts(
             settings.tenants, settings.deployment, keys.keyring.service_key(ServiceKey.CACHE_SALT)
+        ),
+        sharing=_sharing(settings, decisions),
+        response_ids=ResponseIds(keys.keyring.service_key(ServiceKey.RESPONSE_IDS)),
+        client_parameters=ClientParameters(
+            refused=settings.identity.client_parameters == "refuse",
+            allowed=frozenset(settings.identity.allowed_parameters),
         ),
         audit=audit,
         anonymous=None if anonymous == "deny" else Principal(anonymous, ANONYMOUS_WORKLOAD),
-        tenants=frozenset(settings.tenants),
+        tenants=settings.tenants,
         close=close,
     )
 
@@ -276,6 +297,15 @@ def load_decisions(settings: Settings) -> Decisions:
         deployment=settings.deployment,
         tiers=[HOST_TIER, *(tier.name for tier in settings.tiers)],
         tenants=settings.tenants,
+        groups=[entry.group for entry in settings.sharing],
+    )
+
+
+def _sharing(settings: Settings, decisions: Decisions) -> Sharing:
+    return Sharing(
+        {entry.group: frozenset(entry.tenants) for entry in settings.sharing},
+        frozenset(name for name, tenant in settings.tenants.items() if tenant.scope == "subject"),
+        decisions.may_share,
     )
 
 

@@ -1,24 +1,24 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcustody.gateway.body import BodyError, Injection, rewrite
+from kvcustody.gateway.body import BodyError, Stripped, parse, serialise, strip
 
 pytestmark = pytest.mark.unit
 
-OURS = Injection("our-salt", {"kvcustody": "our-assertion"}, None)
+NOTHING: frozenset[str] = frozenset()
 
 
-def rewritten(fields: dict[str, object], injection: Injection = OURS) -> dict[str, object]:
-    body, _ = rewrite(json.dumps(fields).encode(), injection)
-    result = json.loads(body)
-    assert isinstance(result, dict)
-    return result
+def stripped(fields: dict[str, Any], allowed: frozenset[str] = NOTHING) -> tuple[Any, Stripped]:
+    parsed = parse(json.dumps(fields).encode())
+    taken = strip(parsed, allowed)
+    return json.loads(serialise(parsed)), taken
 
 
-def test_salt_and_assertion_are_the_gateways_whatever_the_client_sent() -> None:
+def test_nothing_stays_of_what_chooses_a_cache_wherever_the_client_put_it() -> None:
     hostile = {
         "prompt": "x",
         "cache_salt": "theirs",
@@ -28,67 +28,69 @@ def test_salt_and_assertion_are_the_gateways_whatever_the_client_sent() -> None:
         "request_id": "mine",
         "vllm_xargs": {"kv_transfer_params": "theirs", "cache_salt": "theirs", "kept": 1},
         "extra_args": {"kv_transfer_params": {"a": 1}},
+        "sampling_params": {"extra_args": {"kv_transfer_params": "theirs", "kept": 2}},
     }
-    body, removed = rewrite(json.dumps(hostile).encode(), OURS)
-    assert json.loads(body) == {
+    left, taken = stripped(hostile)
+    assert left == {
         "prompt": "x",
-        "cache_salt": "our-salt",
-        "kv_transfer_params": {"kvcustody": "our-assertion"},
         "vllm_xargs": {"kept": 1},
         "extra_args": {},
+        "sampling_params": {"extra_args": {"kept": 2}},
     }
-    assert removed == [
+    assert taken.chose_cache
+    assert taken.names == [
         "kv_transfer_params",
         "ec_transfer_params",
         "kv_hints",
         "cache_salt",
-        "request_id",
         "vllm_xargs.kv_transfer_params",
         "vllm_xargs.cache_salt",
         "extra_args.kv_transfer_params",
+        "sampling_params.extra_args.kv_transfer_params",
+        "request_id",
     ]
-    assert b"theirs" not in body
+
+
+def test_a_request_id_is_replaced_and_chooses_no_cache() -> None:
+    left, taken = stripped({"request_id": "mine"})
+    assert (left, taken.names, taken.chose_cache) == ({}, ["request_id"], False)
 
 
 def test_a_prompt_that_speaks_of_these_fields_stays_as_it_is() -> None:
     messages = [{"role": "user", "content": '{"cache_salt": "é \U0001f600 \x00"}'}]
     tools = [{"function": {"parameters": {"cache_salt": {"type": "string"}}}}]
-    result = rewritten({"messages": messages, "tools": tools})
-    assert result["messages"] == messages
-    assert result["tools"] == tools
+    left, taken = stripped({"messages": messages, "tools": tools})
+    assert left == {"messages": messages, "tools": tools}
+    assert not taken.names
 
 
-def test_a_response_is_stored_nowhere_and_continues_from_none() -> None:
-    injection = Injection("s", {"kvcustody": "a"}, "resp_1")
-    result = rewritten({"input": "x", "store": True, "background": False}, injection)
-    assert (result["store"], result["request_id"]) == (False, "resp_1")
-    for name, value in (("previous_response_id", "resp_2"), ("background", True)):
-        with pytest.raises(BodyError, match=name):
-            rewritten({"input": "x", name: value}, injection)
+def test_what_the_operator_allows_is_kept_if_it_is_a_count() -> None:
+    allowed = frozenset({"max_load_tokens"})
+    left, taken = stripped({"kv_transfer_params": {"max_load_tokens": 512}}, allowed)
+    assert (left, taken) == ({}, Stripped([], False, {"max_load_tokens": 512}))
+    both = {"kv_transfer_params": {"max_load_tokens": 0, "remote_host": "10.0.0.1"}}
+    left, taken = stripped(both, allowed)
+    assert (left, taken) == ({}, Stripped(["kv_transfer_params"], True, {"max_load_tokens": 0}))
+    for value in (-1, True, 1.0, "1", None, [1], 2**63):
+        _, taken = stripped({"kv_transfer_params": {"max_load_tokens": value}}, allowed)
+        assert (taken.names, taken.allowed) == (["kv_transfer_params"], {})
+    _, taken = stripped({"kv_transfer_params": {"max_load_tokens": 1}})
+    assert (taken.names, taken.allowed) == (["kv_transfer_params"], {})
 
 
 def test_nobody_names_an_image_that_another_has_sent() -> None:
     image = {"type": "image_url", "image_url": None, "uuid": "globex-contract"}
-    nested = {"type": "tool_result", "content": [dict(image)]}
-    body, removed = rewrite(
-        json.dumps(
-            {
-                "messages": [{"role": "user", "content": [image, nested]}],
-                "input": [{"content": [dict(image)]}],
-                "tools": [{"uuid": "kept"}],
-            }
-        ).encode(),
-        OURS,
+    left, taken = stripped(
+        {
+            "messages": [{"content": [image, {"type": "tool_result", "content": [dict(image)]}]}],
+            "input": [{"content": [dict(image)]}],
+            "content_parts": [dict(image)],
+            "tools": [{"uuid": "kept"}],
+        }
     )
-    assert removed == ["uuid"]
-    assert b"globex-contract" not in body
-    assert json.loads(body)["tools"] == [{"uuid": "kept"}]
-
-
-def test_beam_search_is_refused_because_its_requests_can_not_be_governed() -> None:
-    with pytest.raises(BodyError, match="use_beam_search"):
-        rewritten({"prompt": "x", "use_beam_search": True})
-    assert rewritten({"prompt": "x", "use_beam_search": False})["prompt"] == "x"
+    assert taken.names == ["uuid"]
+    assert "globex-contract" not in json.dumps(left)
+    assert left["tools"] == [{"uuid": "kept"}]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,7 @@ def test_beam_search_is_refused_because_its_requests_can_not_be_governed() -> No
         b"{} {}",
         b'\xef\xbb\xbf{"a": 1}',
         b"\xff\xfe",
+        '{"a": 1}'.encode("utf-16"),
         b'{"a": NaN}',
         b'{"a": -Infinity}',
         b'{"a": 1e999}',
@@ -114,17 +117,23 @@ def test_beam_search_is_refused_because_its_requests_can_not_be_governed() -> No
 )
 def test_a_body_that_could_be_read_in_two_ways_is_refused(body: bytes) -> None:
     with pytest.raises(BodyError) as caught:
-        rewrite(body, OURS)
+        serialise(parse(body))
     assert len(str(caught.value)) < 100
+
+
+def test_a_name_in_disguise_is_still_that_name() -> None:
+    fields = parse(b'{"cache\\u005fsalt": "theirs"}')
+    assert strip(fields, NOTHING).names == ["cache_salt"]
+    assert fields == {}
 
 
 def test_content_nested_without_end_is_walked_to_its_end() -> None:
     part: object = {"uuid": "deep"}
     for _ in range(300):
         part = {"content": [part]}
-    body, removed = rewrite(json.dumps({"messages": [part]}).encode(), OURS)
-    assert removed == ["uuid"]
-    assert b"deep" not in body
+    left, taken = stripped({"messages": [part]})
+    assert taken.names == ["uuid"]
+    assert "deep" not in json.dumps(left)
 
 
 JSON = st.recursive(
@@ -132,22 +141,24 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
+TOUCHED = {
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "kv_hints",
+    "cache_salt",
+    "request_id",
+    "vllm_xargs",
+    "extra_args",
+    "sampling_params",
+    "messages",
+    "input",
+    "content",
+    "content_parts",
+}
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=6))
-def test_all_other_fields_arrive_unchanged(fields: dict[str, object]) -> None:
-    result = rewritten(fields)
-    for name in fields.keys() - {
-        "kv_transfer_params",
-        "ec_transfer_params",
-        "kv_hints",
-        "cache_salt",
-        "request_id",
-        "vllm_xargs",
-        "extra_args",
-        "messages",
-        "input",
-        "content",
-        "use_beam_search",
-    }:
-        assert result[name] == fields[name]
+def test_all_other_fields_arrive_unchanged(fields: dict[str, Any]) -> None:
+    left, _ = stripped(fields)
+    for name in fields.keys() - TOUCHED:
+        assert left[name] == fields[name]

@@ -1,6 +1,5 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,155 +7,74 @@ from typing import Any
 import httpx
 import pytest
 
-from kvcustody.audit import read_events
+from gateway_deployment import CHAT, Deployment, RecordingApp
 from kvcustody.config import load_settings
-from kvcustody.deployment import init_deployment
 from kvcustody.gateway import CustodyGateway
 from kvcustody.gateway.replies import Receive, Scope, Send
-from kvcustody.gateway.services import GatewayServices
-from kvcustody.identity.assertion import ASSERTION_PARAMETER, AssertionVerifier, Verified
+from kvcustody.identity.assertion import Verified
 from kvcustody.identity.principal import Principal
-from kvcustody.sealing import ServiceKey
-from kvcustody.wiring import build_gateway, open_keys
+from kvcustody.wiring import build_gateway
 
 pytestmark = pytest.mark.unit
 
 
-class RecordingApp:
-    """A test double for the server behind: keeps what reaches it, and answers in two parts."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[Scope, bytes]] = []
-        self.disconnected = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http"
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        self.requests.append((scope, body))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
-        await send({"type": "http.response.body", "body": b"two"})
-
-
-class Deployment:
-    """A real deployment of `kvcustody init`, with its gateway in front of a recording app."""
-
-    def __init__(self, directory: Path, anonymous: str = "deny") -> None:
-        self.directory = directory
-        config = directory / "custody.yaml"
-        self.keys = {key.record.principal.tenant: key for key in init_deployment(config)}
-        text = config.read_text(encoding="utf-8")
-        config.write_text(text.replace("anonymous: deny", f"anonymous: {anonymous}"))
-        self.settings = load_settings(config)
-        self.services: GatewayServices = build_gateway(self.settings)
-        self.app = RecordingApp()
-        self.gateway = CustodyGateway(self.app, self.services)
-
-    def client(self) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=self.gateway)
-        return httpx.AsyncClient(transport=transport, base_url="http://gateway")
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        self.services.close()
-        found = read_events(self.settings.audit.path)
-        return [event for event in found if event["event"] == name]
-
-    def bearer(self, tenant: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.keys[tenant].key}"}
-
-    def verify(self, scope: Scope, body: bytes) -> object:
-        """What the connector would find in a request that reached the server."""
-        fields = json.loads(body)
-        request_id = dict(scope["headers"])[b"x-request-id"].decode()
-        keys = open_keys(self.settings)
-        verifier = AssertionVerifier(keys.keyring.service_key(ServiceKey.ASSERTION), "local")
-        found = verifier.verify(
-            fields["kv_transfer_params"][ASSERTION_PARAMETER],
-            request_id=f"chatcmpl-{request_id}-00ff",
-            cache_salt=fields["cache_salt"],
-        )
-        keys.close()
-        return found
-
-
-@pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path)
-    yield deployment
-    deployment.services.close()
-
-
-@pytest.fixture
-async def client(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
-    async with deployment.client() as client:
-        yield client
-
-
-CHAT = "/v1/chat/completions"
-
-
 async def test_a_request_with_a_key_arrives_with_salt_and_a_valid_assertion(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    answer = await client.post(CHAT, json={"messages": []}, headers=deployment.bearer("acme"))
+    answer = await client.post(CHAT, json={"messages": []}, headers=gateway.bearer("acme"))
     assert (answer.status_code, answer.text) == (200, "one two")
-    ((scope, body),) = deployment.app.requests
-    verified = deployment.verify(scope, body)
+    ((scope, body),) = gateway.app.requests
+    verified = gateway.verify(scope, body)
     assert isinstance(verified, Verified)
     assert verified.principal == Principal("acme", "default")
-    (accepted,) = deployment.events("request.accepted")
+    (accepted,) = gateway.events("request.accepted")
     assert accepted["request_id"] == verified.request_id
     assert accepted["tenant"] == "acme"
-    assert accepted["key_id"] == deployment.keys["acme"].record.id
+    assert accepted["key_id"] == gateway.keys["acme"].record.id
 
 
 async def test_two_tenants_never_share_a_salt_and_one_tenant_always_does(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
     for tenant in ("acme", "globex", "acme"):
-        await client.post(CHAT, json={}, headers=deployment.bearer(tenant))
-    first, second, third = (json.loads(body)["cache_salt"] for _, body in deployment.app.requests)
+        await client.post(CHAT, json={}, headers=gateway.bearer(tenant))
+    first, second, third = (json.loads(body)["cache_salt"] for _, body in gateway.app.requests)
     assert first == third != second
 
 
 async def test_what_the_client_says_of_caches_is_dropped_and_audited(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    stolen = json.loads((await _sent(deployment, client, "globex", {}))[1])
+    stolen = json.loads((await _sent(gateway, client, "globex", {}))[1])
     hostile = {**stolen, "request_id": "mine", "vllm_xargs": {"kv_transfer_params": "x"}}
-    scope, body = await _sent(deployment, client, "acme", hostile, {"X-Request-Id": "mine"})
-    verified = deployment.verify(scope, body)
+    scope, body = await _sent(gateway, client, "acme", hostile, {"X-Request-Id": "mine"})
+    verified = gateway.verify(scope, body)
     assert isinstance(verified, Verified)
     assert verified.principal.tenant == "acme"
     assert stolen["cache_salt"] not in body.decode()
     assert b"mine" not in body
     assert b"mine" not in dict(scope["headers"]).values()
-    (removed,) = deployment.events("parameters.removed")
+    (removed,) = gateway.events("parameters.removed")
     assert removed["names"] == [
         "kv_transfer_params",
         "cache_salt",
-        "request_id",
         "vllm_xargs.kv_transfer_params",
+        "request_id",
     ]
 
 
 async def _sent(
-    deployment: Deployment,
+    gateway: Deployment,
     client: httpx.AsyncClient,
     tenant: str,
     fields: dict[str, object],
     headers: dict[str, str] | None = None,
 ) -> tuple[Scope, bytes]:
     answer = await client.post(
-        CHAT, json=fields, headers={**deployment.bearer(tenant), **(headers or {})}
+        CHAT, json=fields, headers={**gateway.bearer(tenant), **(headers or {})}
     )
     assert answer.status_code == 200
-    return deployment.app.requests[-1]
+    return gateway.app.requests[-1]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +90,7 @@ async def _sent(
     ],
 )
 async def test_without_a_valid_key_nothing_reaches_the_server(
-    deployment: Deployment, client: httpx.AsyncClient, headers: dict[str, str]
+    gateway: Deployment, client: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
     raw = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     for method, path in (("POST", CHAT), ("GET", "/v1/models"), ("POST", "/tokenize")):
@@ -180,120 +98,122 @@ async def test_without_a_valid_key_nothing_reaches_the_server(
         assert answer.status_code == 401, path
         assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.json()["error"]["code"] in {"missing_api_key", "invalid_api_key"}
-    assert deployment.app.requests == []
-    allowed = await client.post(CHAT, json={}, headers=deployment.bearer("acme"))
+    assert gateway.app.requests == []
+    allowed = await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
     assert allowed.status_code == 200
 
 
 async def test_two_different_keys_are_no_identity(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    both = {**deployment.bearer("acme"), "x-api-key": deployment.keys["globex"].key}
+    both = {**gateway.bearer("acme"), "x-api-key": gateway.keys["globex"].key}
     assert (await client.post(CHAT, json={}, headers=both)).status_code == 401
-    same = {**deployment.bearer("acme"), "x-api-key": deployment.keys["acme"].key}
+    same = {**gateway.bearer("acme"), "x-api-key": gateway.keys["acme"].key}
     assert (await client.post(CHAT, json={}, headers=same)).status_code == 401
-    only = {"x-api-key": deployment.keys["acme"].key}
+    only = {"x-api-key": gateway.keys["acme"].key}
     assert (await client.post("/v1/messages", json={}, headers=only)).status_code == 200
 
 
 async def test_the_key_goes_no_further_than_the_gateway(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    await client.post(CHAT, json={}, headers=deployment.bearer("acme"))
-    await client.get("/v1/models", headers=deployment.bearer("acme"))
-    for scope, body in deployment.app.requests:
+    await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
+    await client.get("/v1/models", headers=gateway.bearer("acme"))
+    for scope, body in gateway.app.requests:
         names = {name for name, _ in scope["headers"]}
         assert not names & {b"authorization", b"x-api-key"}
         assert b"kvc_" not in body
-    deployment.services.close()
-    trail = b"".join(path.read_bytes() for path in deployment.settings.audit.path.iterdir())
-    secret = deployment.keys["acme"].key.split("_", 2)[2]
+    gateway.services.close()
+    trail = b"".join(path.read_bytes() for path in gateway.settings.audit.path.iterdir())
+    secret = gateway.keys["acme"].key.split("_", 2)[2]
     assert secret.encode() not in trail
 
 
 async def test_a_flood_of_bad_keys_is_one_event_a_client_and_interval(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
     for _ in range(20):
         await client.post(CHAT, headers={"Authorization": "Bearer x"})
-    (failed,) = deployment.events("auth.failed")
+    (failed,) = gateway.events("auth.failed")
     assert failed["reason"] == "invalid-key"
 
 
-async def test_unknown_routes_and_admin_routes_are_refused_with_any_key(
-    deployment: Deployment, client: httpx.AsyncClient
+async def test_unknown_routes_are_refused_with_any_key(
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    for path in ("/reset_prefix_cache", "/v1/responses/resp_1", "/v1/embeddings", "/new"):
-        answer = await client.post(path, json={}, headers=deployment.bearer("acme"))
+    for path in ("/v1/responses/resp_1", "/v1/files", "/v1/completions/", "/new"):
+        answer = await client.post(path, json={}, headers=gateway.bearer("acme"))
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "route_not_allowed")
-    assert deployment.app.requests == []
+    assert gateway.app.requests == []
     assert (await client.get("/health")).status_code == 200
 
 
 async def test_a_body_that_is_not_one_json_object_is_a_400(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    headers = {**deployment.bearer("acme"), "Content-Type": "application/json"}
+    headers = {**gateway.bearer("acme"), "Content-Type": "application/json"}
     answer = await client.post(CHAT, content=b'{"a": 1, "a": 2}', headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
     headers["Content-Type"] = "text/plain"
     answer = await client.post(CHAT, content=b"{}", headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "json_required")
-    assert deployment.app.requests == []
+    assert gateway.app.requests == []
 
 
 async def test_a_body_beyond_the_limit_is_a_413(
-    deployment: Deployment, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    gateway: Deployment, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvcustody.gateway.middleware._LARGEST_BODY_BYTES", 100)
-    headers = deployment.bearer("acme")
+    monkeypatch.setattr("kvcustody.gateway.request._LARGEST_BODY_BYTES", 100)
+    headers = gateway.bearer("acme")
     answer = await client.post(CHAT, json={"prompt": "x" * 101}, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
     assert (await client.post(CHAT, json={"prompt": "x"}, headers=headers)).status_code == 200
 
 
 async def test_a_tenant_that_left_custody_yaml_is_refused(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path)
+    gateway = Deployment(tmp_path)
     config = tmp_path / "custody.yaml"
     text = config.read_text(encoding="utf-8")
     config.write_text("\n".join(line for line in text.splitlines() if "globex: {" not in line))
-    deployment.services.close()
+    policy = tmp_path / "policies" / "policy.csv"
+    policy.write_text(policy.read_text(encoding="utf-8").replace("g, globex", "# g, globex"))
+    gateway.services.close()
     services = build_gateway(load_settings(config))
-    deployment.gateway = CustodyGateway(deployment.app, services)
-    async with deployment.client() as client:
-        answer = await client.post(CHAT, json={}, headers=deployment.bearer("globex"))
+    gateway.middleware = CustodyGateway(gateway.app, services)
+    async with gateway.client() as client:
+        answer = await client.post(CHAT, json={}, headers=gateway.bearer("globex"))
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "unknown_tenant")
-        assert (await client.post(CHAT, json={}, headers=deployment.bearer("acme"))).is_success
+        assert (await client.post(CHAT, json={}, headers=gateway.bearer("acme"))).is_success
     services.close()
 
 
 async def test_anonymous_callers_are_the_configured_tenant_but_a_bad_key_is_not(
     tmp_path: Path,
 ) -> None:
-    deployment = Deployment(tmp_path, anonymous="globex")
-    async with deployment.client() as client:
+    gateway = Deployment(tmp_path, ("anonymous: deny", "anonymous: globex"))
+    async with gateway.client() as client:
         assert (await client.post(CHAT, json={})).status_code == 200
         bad = await client.post(CHAT, json={}, headers={"Authorization": "Bearer x"})
         assert bad.status_code == 401
-    verified = deployment.verify(*deployment.app.requests[0])
+    verified = gateway.verify(*gateway.app.requests[0])
     assert isinstance(verified, Verified)
     assert verified.principal == Principal("globex", "anonymous")
-    deployment.services.close()
+    gateway.services.close()
 
 
 async def test_while_the_registry_fails_requests_get_a_503_and_no_custody(
-    deployment: Deployment, client: httpx.AsyncClient
+    gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    (deployment.directory / "state" / "registry.sqlite").unlink()
-    deployment.services.keys._registry.close()  # so that it is opened anew
-    answer = await client.post(CHAT, json={}, headers=deployment.bearer("acme"))
+    (gateway.directory / "state" / "registry.sqlite").unlink()
+    gateway.services.keys._registry.close()  # so that it is opened anew
+    answer = await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "identity_unavailable")
-    assert deployment.app.requests == []
+    assert gateway.app.requests == []
     assert (await client.get("/health")).status_code == 200
 
 
 async def test_a_client_that_leaves_is_noticed_by_the_server_behind(
-    deployment: Deployment,
+    gateway: Deployment,
 ) -> None:
     messages: list[dict[str, Any]] = [
         {"type": "http.request", "body": b"{}", "more_body": False},
@@ -311,11 +231,11 @@ async def test_a_client_that_leaves_is_noticed_by_the_server_behind(
         raise AssertionError("nothing is to be sent")
 
     headers = [
-        (b"authorization", f"Bearer {deployment.keys['acme'].key}".encode()),
+        (b"authorization", f"Bearer {gateway.keys['acme'].key}".encode()),
         (b"content-type", b"application/json"),
     ]
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers}
-    await CustodyGateway(app, deployment.services)(scope, receive, send)
+    await CustodyGateway(app, gateway.services)(scope, receive, send)
     assert seen == ["http.request", "http.disconnect"]
 
 
@@ -323,7 +243,7 @@ async def test_a_client_that_leaves_is_noticed_by_the_server_behind(
     ("connector", "status"), [("CustodyConnector", 200), ("OffloadingConnector", 503), (None, 503)]
 )
 async def test_a_server_without_the_custody_connector_serves_nobody(
-    deployment: Deployment, connector: str | None, status: int
+    gateway: Deployment, connector: str | None, status: int
 ) -> None:
     """As vLLM's application holds it: app.state.vllm_config.kv_transfer_config.kv_connector."""
     transfer = SimpleNamespace(kv_connector=connector) if connector else None
@@ -331,36 +251,22 @@ async def test_a_server_without_the_custody_connector_serves_nobody(
     server = SimpleNamespace(state=state)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        await deployment.gateway({**scope, "app": server}, receive, send)
+        await gateway.middleware({**scope, "app": server}, receive, send)
 
     transport = httpx.ASGITransport(app=application)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        answer = await client.post(CHAT, json={}, headers=deployment.bearer("acme"))
+        answer = await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
         assert (await client.get("/health")).status_code == 200
     assert answer.status_code == status
 
 
-async def test_websockets_are_closed_by_policy(deployment: Deployment) -> None:
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "websocket.connect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "websocket", "path": "/v1/realtime", "headers": []}
-    await deployment.gateway(scope, receive, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
-
-
 async def test_the_root_path_of_a_proxy_is_not_part_of_the_route(
-    deployment: Deployment,
+    gateway: Deployment,
 ) -> None:
-    transport = httpx.ASGITransport(app=deployment.gateway, root_path="/llm")
+    transport = httpx.ASGITransport(app=gateway.middleware, root_path="/llm")
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as proxied:
-        ok = await proxied.post(f"/llm{CHAT}", json={}, headers=deployment.bearer("acme"))
-        refused = await proxied.post("/llm/reset_prefix_cache", headers=deployment.bearer("acme"))
+        ok = await proxied.post(f"/llm{CHAT}", json={}, headers=gateway.bearer("acme"))
+        refused = await proxied.post("/llm/reset_prefix_cache", headers=gateway.bearer("acme"))
     assert (ok.status_code, refused.status_code) == (200, 403)
 
 

@@ -54,7 +54,7 @@ def verify(
 )
 def test_a_fresh_assertion_proves_the_principal_for_its_request(request_id: str) -> None:
     clock = Clock()
-    assert verify(signed(clock), clock, request_id=request_id) == Verified(ACME, RID)
+    assert verify(signed(clock), clock, request_id=request_id) == Verified(ACME, RID, None)
 
 
 def test_a_principal_without_subject_stays_without(  # a missing claim is not an empty one
@@ -63,7 +63,7 @@ def test_a_principal_without_subject_stays_without(  # a missing claim is not an
     assertion = AssertionSigner(KEY, "support-eu", 60.0, clock).sign(
         Principal("acme", "chat"), request_id=RID, salt=SALT
     )
-    assert verify(assertion, clock) == Verified(Principal("acme", "chat"), RID)
+    assert verify(assertion, clock) == Verified(Principal("acme", "chat"), RID, None)
 
 
 def test_an_assertion_ends() -> None:
@@ -82,10 +82,23 @@ def test_an_assertion_is_no_use_for_another_request(request_id: str) -> None:
     assert found is AssertionFailure.WRONG_REQUEST
 
 
-@pytest.mark.parametrize("salt", [None, "", "t" * 43, "\ud800"])
-def test_an_assertion_is_no_use_with_another_salt(salt: str | None) -> None:
+@pytest.mark.parametrize("salt", ["", "t" * 43, "\ud800"])
+def test_an_assertion_is_no_use_with_another_salt(salt: str) -> None:
     clock = Clock()
     assert verify(signed(clock), clock, salt=salt) is AssertionFailure.WRONG_SALT
+
+
+def test_an_engine_that_got_no_salt_learns_whose_it_must_use() -> None:
+    """Cohere's endpoint takes an assertion and no salt."""
+    clock = Clock()
+    assert verify(signed(clock), clock, salt=None) == Verified(ACME, RID, None)
+
+
+def test_a_sharing_group_is_part_of_what_is_signed() -> None:
+    clock = Clock()
+    signer = AssertionSigner(KEY, "support-eu", 60.0, clock)
+    shared = signer.sign(ACME, request_id=RID, salt=SALT, group="manuals")
+    assert verify(shared, clock) == Verified(ACME, RID, "manuals")
 
 
 def test_an_assertion_is_no_use_in_another_deployment() -> None:

@@ -90,8 +90,8 @@ def test_a_rule_is_found_again_by_file_and_line() -> None:
 @pytest.mark.parametrize(
     ("line", "field", "remedy"),
     [
-        ("p, acme, local, disk, read, allow", "action", "use one of store, load, *"),
-        ("p, acme, local, disk, STORE, allow", "action", "use one of store, load, *"),
+        ("p, acme, local, disk, read, allow", "action", "use one of store, load, share, *"),
+        ("p, acme, local, disk, STORE, allow", "action", "use one of store, load, share, *"),
         ("p, acme, local, tape, load, allow", "tier", "use one of host, disk, *"),
         ("p, acme, local, disk, load, permit", "effect", "use one of allow, deny"),
         ("p, acme, local, disk, load, Allow", "effect", "use one of allow, deny"),

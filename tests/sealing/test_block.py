@@ -211,7 +211,7 @@ CHECKS: list[tuple[OpenFailure, Callable[[bytearray], None]]] = [
     (OpenFailure.KEY_DESTROYED, _overwrite(8, b"x" * 16)),
     (OpenFailure.COMMITMENT, _overwrite(160, b"x" * 32)),
     (OpenFailure.TRUNCATED, _cut),
-    (OpenFailure.TAG, _overwrite(HEADER_BYTES, b"x")),
+    (OpenFailure.TAG, _overwrite(HEADER_BYTES, b"x" * len(PLAINTEXT))),
 ]
 
 

@@ -144,6 +144,7 @@ def grant(
         Principal("acme", "support"),
         request_id,
         f"cmpl-{request_id}-0",
+        "salt",
         NamespaceKeys(NAMESPACE, SecretKey(b"\x02" * 32), epochs, learn=learn),
         {TIER: TierDecision(store=Decision(store, "p.csv:1"), load=Decision(load, "p.csv:1"))},
         "policy-1",

@@ -47,7 +47,7 @@ def test_an_adapters_content_is_part_of_every_block_hash(make_request: Any) -> N
     assert len(plain.block_hashes) == 4
     assert plain.block_hashes == one.block_hashes, "vLLM hashes only name and path"
     for request, content in ((one, "a1"), (two, "b2"), (again, "a1")):
-        connector._rename_blocks(request, content * 32)
+        connector._salt_blocks(request, "salt", content * 32)
         assert len(request.block_hashes) == 4
     assert one.block_hashes == again.block_hashes
     assert not set(plain.block_hashes) & set(one.block_hashes)

@@ -62,6 +62,7 @@ def host_grant(request_id: str, *, store: bool = True, load: bool = True) -> Gra
         admitted.principal,
         request_id,
         request_id,
+        admitted.cache_salt,
         admitted.keys,
         {HOST_TIER: decision},
         "policy-1",
@@ -75,6 +76,7 @@ class Setup:
         self.audit = RecordingAudit()
         custody = EngineCustody(
             admission=None,  # type: ignore[arg-type]  # the connector's, not the manager's
+            client_parameters=frozenset(),
             adapters=None,  # type: ignore[arg-type]  # likewise
             tiers=(),
             audit=self.audit,

@@ -39,7 +39,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "engine.started": ("model_revision", "layout", "config_digest", "tiers"),
     "engine.stopped": (),
     # requests, in the engine
-    "request.admitted": ("namespace", "adapter", "tiers", "rules"),
+    "request.admitted": ("namespace", "group", "adapter", "tiers", "rules"),
     "request.ungoverned": (),
     # blocks
     "blocks.stored": ("blocks", "bytes", "failed"),
@@ -48,8 +48,10 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "block.rejected": ("block", "check"),
     # the gateway
     "auth.failed": ("client", "key_id", "suppressed"),
-    "request.accepted": ("path", "key_id"),
+    "request.accepted": ("path", "key_id", "group"),
+    "request.refused": ("path", "key_id"),
     "parameters.removed": ("names",),
+    "sharing.refused": ("group",),
     # keys and policy
     "key.created": ("namespace", "key_id", "epoch"),
     "key.destroyed": ("namespace", "key_id", "epoch"),

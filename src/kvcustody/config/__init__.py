@@ -16,6 +16,7 @@ from kvcustody.config.settings import (
     Pkcs11Root,
     RootSettings,
     Settings,
+    SharingSettings,
     TenantSettings,
     TierSettings,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Pkcs11Root",
     "RootSettings",
     "Settings",
+    "SharingSettings",
     "TenantSettings",
     "TierSettings",
     "load_settings",

@@ -27,6 +27,8 @@ BASE_DIRECTORY = "base_directory"
 PROVIDERS = ("local", "aws-kms", "pkcs11")
 """Kinds of key providers."""
 
+WorkloadPattern = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN}|[*])$", strict=True)]
+"""A workload's name, or `*` for all."""
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$", strict=True)]
 
 
@@ -163,6 +165,10 @@ class IdentitySettings(_Section):
     anonymous: Name = "deny"
     # How long a request may wait for the engine; also how long a leaked assertion is any good.
     assertion_ttl: Annotated[Duration, Field(le=3600.0)] = 60.0
+    # What becomes of a request whose client says itself whose cache it uses, or from where.
+    client_parameters: Literal["remove", "refuse"] = "remove"
+    # Transfer parameters that a client may set all the same; they choose nobody's cache.
+    allowed_parameters: list[Literal["max_load_tokens"]] = []
 
 
 class HostSettings(_Section):
@@ -186,6 +192,15 @@ class TenantSettings(_Section):
 
     scope: Literal["tenant", "workload", "subject"] = "tenant"
     ttl: Duration | None = None
+    # Workloads whose requests may name the data subject they are about; `*` is all.
+    act_for_subjects: list[WorkloadPattern] = []
+
+
+class SharingSettings(_Section):
+    """Tenants that may use one cache together, where the policy lets them `share`."""
+
+    group: Name
+    tenants: Annotated[list[Name], Field(min_length=1)]
 
 
 class AuthorizationSettings(_Section):
@@ -226,6 +241,7 @@ class Settings(_Section):
     host: HostSettings = HostSettings()
     tiers: list[TierSettings] = Field(min_length=1)
     tenants: dict[Name, TenantSettings] = Field(min_length=1)
+    sharing: list[SharingSettings] = []
     authorization: AuthorizationSettings
     audit: AuditSettings
     failure: FailureSettings = FailureSettings()
@@ -268,6 +284,23 @@ class Settings(_Section):
         if shared := {str(path) for path in paths if paths.count(path) > 1}:
             raise ValueError(f"two tiers lie in {min(shared)}; give each its own folder")
         return tiers
+
+    @field_validator("sharing")
+    @classmethod
+    def _check_groups(
+        cls, sharing: list[SharingSettings], info: ValidationInfo
+    ) -> list[SharingSettings]:
+        groups = [entry.group for entry in sharing]
+        if repeated := {name for name in groups if groups.count(name) > 1}:
+            raise ValueError(f"two groups are named '{min(repeated)}'; give each its own name")
+        tiers = {"host", *(tier.name for tier in info.data.get("tiers", ()))}
+        if taken := tiers.intersection(groups):
+            raise ValueError(f"'{min(taken)}' names a tier; choose another name for the group")
+        tenants = info.data.get("tenants")
+        members = {name for entry in sharing for name in entry.tenants}
+        if tenants is not None and (unknown := members - tenants.keys()):
+            raise ValueError(f"'{min(unknown)}' is no tenant; `tenants` has {', '.join(tenants)}")
+        return sharing
 
     def unknown_tenant(self) -> str | None:
         """The tenant that `identity.anonymous` names and `tenants` lacks, if any."""

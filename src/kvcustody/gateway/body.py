@@ -1,24 +1,28 @@
 """Rewrite a body: out with what the client says of caches, in with what the gateway says."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-# Fields that choose whose cache is used, from where, or under which request id. Encoder caches
-# (`ec_…`) are peers' addresses, too.
-_CLIENT_MAY_NOT_SAY = (
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "kv_hints",
-    "cache_salt",
-    "request_id",
-)
+Fields = dict[str, Any]
+"""A body's object."""
+
+_TRANSFER = "kv_transfer_params"
+# Fields that choose whose cache is used, or from where. Encoder caches (`ec_…`) are peers'
+# addresses, too.
+_CHOOSES_CACHE = (_TRANSFER, "ec_transfer_params", "kv_hints", "cache_salt")
 # Free-form arguments end up beside the request's own fields (vllm: SamplingParams.extra_args).
-_SMUGGLING_PLACES = ("vllm_xargs", "extra_args")
-
-
+_SMUGGLING_PLACES = (
+    ("vllm_xargs",),
+    ("extra_args",),
+    ("sampling_params",),
+    ("sampling_params", "extra_args"),
+)
 # Whose lists hold the parts of a message; a part may hold parts itself (Anthropic's tool results).
-_PART_LISTS = ("messages", "input", "content")
+_PART_LISTS = ("messages", "input", "content", "content_parts")
+# An allowed parameter is a count; vLLM's own are 64 bits.
+_LARGEST_COUNT = 2**63 - 1
 
 
 class BodyError(ValueError):
@@ -26,61 +30,100 @@ class BodyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Injection:
-    """What the gateway puts into a body.
+class Stripped:
+    """What was taken out of a body.
 
     Args:
-        cache_salt: salt of the principal's scope.
-        parameters: the request's `kv_transfer_params`.
-        request_id: set where the engine takes its request id from the body.
+        names: fields that were taken out.
+        chose_cache: whether one of them chose a cache.
+        allowed: transfer parameters that the client may set, with their values.
 
     """
 
-    cache_salt: str
-    parameters: dict[str, str]
-    request_id: str | None
+    names: list[str]
+    chose_cache: bool
+    allowed: Mapping[str, int]
 
 
-def rewrite(body: bytes, injection: Injection) -> tuple[bytes, list[str]]:
-    """Rewrite a JSON body.
-
-    Args:
-        body: what the client sent.
-        injection: what to put in.
-
-    Returns:
-        The body to pass on, and the names of the fields that were taken out.
+def parse(body: bytes) -> Fields:
+    """A body's object. What two parsers could read differently is refused, not guessed at.
 
     Raises:
         BodyError: the body is not one JSON object that has one meaning.
 
     """
-    fields = _parse(body)
-    removed = [name for name in _CLIENT_MAY_NOT_SAY if fields.pop(name, None) is not None]
+    try:
+        fields = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_unique_names,
+            parse_constant=_refuse_constant,
+        )
+    except BodyError:
+        raise
+    except (ValueError, RecursionError):
+        raise BodyError("the body is not valid JSON") from None
+    if not isinstance(fields, dict):
+        raise BodyError("the body must be a JSON object")
+    return fields
+
+
+def strip(fields: Fields, allowed: frozenset[str]) -> Stripped:
+    """Take out of a body what chooses a cache, a request id, or the name of somebody's picture.
+
+    Args:
+        fields: the body; changed in place.
+        allowed: names of transfer parameters that a client may set.
+
+    """
+    counts = _take_allowed(fields, allowed)
+    names = [name for name in _CHOOSES_CACHE if fields.pop(name, None) is not None]
     for place in _SMUGGLING_PLACES:
-        inner = fields.get(place)
+        inner: Any = fields
+        for step in place:
+            inner = inner.get(step) if isinstance(inner, dict) else None
         if isinstance(inner, dict):
-            removed += [
-                f"{place}.{name}"
-                for name in _CLIENT_MAY_NOT_SAY
+            names += [
+                ".".join((*place, name))
+                for name in _CHOOSES_CACHE
                 if inner.pop(name, None) is not None
             ]
-    removed += _remove_media_ids(fields)
-    if fields.get("use_beam_search"):
-        # vLLM begins a request for each beam and token, which carries nothing of ours.
-        raise BodyError("'use_beam_search' is not available here")
-    fields["cache_salt"] = injection.cache_salt
-    fields["kv_transfer_params"] = injection.parameters
-    if injection.request_id is not None:
-        _refuse_stored_responses(fields)
-        fields["request_id"] = injection.request_id
+    chose_cache = bool(names)
+    if fields.pop("request_id", None) is not None:
+        names.append("request_id")
+    return Stripped(names + _remove_media_ids(fields), chose_cache, counts)
+
+
+def serialise(fields: Fields) -> bytes:
+    """A body's bytes.
+
+    Raises:
+        BodyError: a number of it has no form in JSON.
+
+    """
     try:
-        return json.dumps(fields, allow_nan=False).encode(), removed
+        return json.dumps(fields, allow_nan=False).encode()
     except (ValueError, RecursionError):
         raise BodyError("a number in the body is out of range") from None
 
 
-def _remove_media_ids(fields: dict[str, Any]) -> list[str]:
+def _take_allowed(fields: Fields, allowed: frozenset[str]) -> dict[str, int]:
+    """Take what a client may set out of its transfer parameters, and these if nothing is left."""
+    given = fields.get(_TRANSFER)
+    if not allowed or not isinstance(given, dict):
+        return {}
+    counts = {
+        name: value
+        for name in allowed & given.keys()
+        if type(value := given[name]) is int and 0 <= value <= _LARGEST_COUNT
+    }
+    for name in counts:
+        del given[name]
+    if not given:
+        del fields[_TRANSFER]
+    return counts
+
+
+def _remove_media_ids(fields: Fields) -> list[str]:
     """Take out what names an image or a sound instead of being it; the name of what was removed.
 
     vLLM's encoder caches go by that name alone, whoever says it
@@ -98,24 +141,7 @@ def _remove_media_ids(fields: dict[str, Any]) -> list[str]:
     return ["uuid"] if removed else []
 
 
-def _parse(body: bytes) -> dict[str, Any]:
-    """The body's object. What two parsers could read differently is refused, not guessed at."""
-    try:
-        fields = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique_names,
-            parse_constant=_refuse_constant,
-        )
-    except BodyError:
-        raise
-    except (ValueError, RecursionError):
-        raise BodyError("the body is not valid JSON") from None
-    if not isinstance(fields, dict):
-        raise BodyError("the body must be a JSON object")
-    return fields
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> Fields:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise BodyError("a field occurs twice in one object")
@@ -124,11 +150,3 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(_constant: str) -> NoReturn:
     raise BodyError("NaN and Infinity are not JSON")
-
-
-def _refuse_stored_responses(fields: dict[str, Any]) -> None:
-    """Stored responses know no owner in vLLM, so nothing is stored or continued from."""
-    for name in ("previous_response_id", "background"):
-        if fields.get(name):
-            raise BodyError(f"'{name}' is not available: responses are not stored here")
-    fields["store"] = False

@@ -1,12 +1,31 @@
 """What the gateway works with; `kvcustody.wiring` makes it from custody.yaml."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kvcustody.admission import Salts
 from kvcustody.audit import AuditLog
+from kvcustody.config import TenantSettings
+from kvcustody.gateway.response_ids import ResponseIds
 from kvcustody.identity.assertion import AssertionSigner
 from kvcustody.identity.principal import Principal
+from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.identity.tokens import KeyStore
+from kvcustody.policy import Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParameters:
+    """What becomes of a client's own words on caches.
+
+    Args:
+        refused: whether they end the request, instead of being taken out.
+        allowed: names of transfer parameters that a client may set all the same.
+
+    """
+
+    refused: bool
+    allowed: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -16,18 +35,26 @@ class GatewayServices:
     Args:
         keys: authenticates API keys.
         signer: signs assertions for the connector.
-        salts: the cache salt of a principal.
+        tickets: issues salt tickets, where no assertion can travel.
+        salts: the cache salt of a principal or sharing group.
+        sharing: who may use a sharing group's namespace.
+        response_ids: ids of stored responses, and whose they are.
+        client_parameters: what becomes of a client's own words on caches.
         audit: the gateway's audit stream.
         anonymous: whom callers without a key are taken for; `None` refuses them.
-        tenants: names of the tenants in custody.yaml.
+        tenants: the tenants of custody.yaml.
         close: ends the audit stream and closes the registry.
 
     """
 
     keys: KeyStore
     signer: AssertionSigner
-    salts: Callable[[Principal], str]
+    tickets: SaltTickets
+    salts: Salts
+    sharing: Sharing
+    response_ids: ResponseIds
+    client_parameters: ClientParameters
     audit: AuditLog
     anonymous: Principal | None
-    tenants: frozenset[str]
+    tenants: Mapping[str, TenantSettings]
     close: Callable[[], None]

@@ -54,11 +54,13 @@ class Verified:
     Args:
         principal: for whom the request is.
         request_id: the gateway's id of the request, which its audit events carry, too.
+        group: the sharing group whose namespace it uses; `None` for the principal's own.
 
     """
 
     principal: Principal
     request_id: str
+    group: str | None
 
 
 class AssertionSigner:
@@ -80,13 +82,16 @@ class AssertionSigner:
         self._ttl = ttl
         self._clock = clock
 
-    def sign(self, principal: Principal, *, request_id: str, salt: str) -> str:
+    def sign(
+        self, principal: Principal, *, request_id: str, salt: str, group: str | None = None
+    ) -> str:
         """Assert that a request is for a principal.
 
         Args:
             principal: for whom the request is.
             request_id: id that the engine's request id will contain; letters and digits.
             salt: the cache salt that goes with the request.
+            group: the sharing group whose namespace the request uses, if not the principal's own.
 
         """
         now = self._clock()
@@ -99,6 +104,7 @@ class AssertionSigner:
             "ten": principal.tenant,
             "wl": principal.workload,
             "sub": principal.subject,
+            "grp": group,
             "rid": request_id,
             "salt": _salt_digest(salt),
         }
@@ -133,7 +139,8 @@ class AssertionVerifier:
             assertion: what came with the request, of any type.
             request_id: the engine's id of the request; one of its parts is the gateway's id
                 (vllm/entrypoints/serve/engine/serving.py, `_base_request_id`).
-            cache_salt: the salt that the engine uses for the request.
+            cache_salt: the salt that the engine has for the request; `None` if it has none, as
+                from endpoints that take none, so that the caller must set it.
 
         """
         if assertion is None:
@@ -165,12 +172,14 @@ class AssertionVerifier:
         self, claims: dict[str, object], request_id: str, cache_salt: str | None
     ) -> Verified | AssertionFailure:
         tenant, workload, subject = claims["ten"], claims["wl"], claims.get("sub")
+        group = claims.get("grp")
         expires, rid, salt = claims["exp"], claims["rid"], claims["salt"]
         if not (
             isinstance(expires, int | float)
             and isinstance(tenant, str)
             and isinstance(workload, str)
             and isinstance(subject, str | None)
+            and isinstance(group, str | None)
             and isinstance(rid, str)
             and isinstance(salt, str)
         ):
@@ -179,10 +188,10 @@ class AssertionVerifier:
             return AssertionFailure.EXPIRED
         if rid not in _PARTS.split(request_id):
             return AssertionFailure.WRONG_REQUEST
-        if cache_salt is None or not hmac.compare_digest(_salt_digest(cache_salt), salt):
+        if cache_salt is not None and not hmac.compare_digest(_salt_digest(cache_salt), salt):
             return AssertionFailure.WRONG_SALT
         try:
-            return Verified(Principal(tenant, workload, subject), rid)
+            return Verified(Principal(tenant, workload, subject), rid, group)
         except ValueError:
             return AssertionFailure.FORGED
 

@@ -44,11 +44,15 @@ class Scope:
     group: str | None = None
 
     @classmethod
-    def of(cls, principal: Principal, deployment: str, kind: ScopeKind) -> "Scope":
-        """The scope of a principal whose tenant shares within `kind`.
+    def of(
+        cls, principal: Principal, deployment: str, kind: ScopeKind, group: str | None = None
+    ) -> "Scope":
+        """The scope of a principal whose tenant shares within `kind`, or of a sharing group.
 
         A principal that names no subject shares with the others of its workload that name none.
         """
+        if group is not None:
+            return cls(deployment, None, group=group)
         return cls(
             deployment,
             principal.tenant,

@@ -2,6 +2,7 @@
 
 from kvcustody.policy.decisions import Action, Decision, Decisions, TierDecision
 from kvcustody.policy.model import BUILT_IN_MODEL, Rule, load_policy
+from kvcustody.policy.sharing import Sharing, SharingRefusal
 
 __all__ = [
     "BUILT_IN_MODEL",
@@ -9,6 +10,8 @@ __all__ = [
     "Decision",
     "Decisions",
     "Rule",
+    "Sharing",
+    "SharingRefusal",
     "TierDecision",
     "load_policy",
 ]

@@ -12,10 +12,11 @@ from kvcustody.identity.principal import Principal
 
 
 class Action(StrEnum):
-    """What a principal does with a tier."""
+    """What a principal does with a tier or, to share, with a sharing group."""
 
     STORE = "store"
     LOAD = "load"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Decisions:
         self._deployment = deployment
         self._tiers = tuple(tiers)
         self._decided: dict[tuple[str, str], Mapping[str, TierDecision]] = {}
+        self._shared: dict[tuple[str, str, str], Decision] = {}
         # Guards the enforcer, whose role graph grows with each new workload.
         self._lock = threading.Lock()
 
@@ -76,11 +78,26 @@ class Decisions:
             decided = self._decided[who] = self._ask(*who)
         return decided
 
+    def may_share(self, principal: Principal, group: str) -> Decision:
+        """Whether the principal may use a sharing group's namespace; costs what `decide` costs.
+
+        Args:
+            principal: who asks.
+            group: name of a sharing group of custody.yaml.
+
+        """
+        who = (principal.tenant, principal.workload, group)
+        decision = self._shared.get(who)
+        if decision is None:
+            with self._lock:
+                subject = self._subject(principal.tenant, principal.workload)
+                decision = self._enforce(subject, group, Action.SHARE)
+            self._shared[who] = decision
+        return decision
+
     def _ask(self, tenant: str, workload: str) -> Mapping[str, TierDecision]:
-        subject = f"{tenant}/{workload}"
         with self._lock:
-            # A workload has whatever its tenant has.
-            self._enforcer.add_named_grouping_policy("g", subject, tenant, self._deployment)
+            subject = self._subject(tenant, workload)
             return MappingProxyType(
                 {
                     tier: TierDecision(
@@ -90,6 +107,12 @@ class Decisions:
                     for tier in self._tiers
                 }
             )
+
+    def _subject(self, tenant: str, workload: str) -> str:
+        """How rules name a workload, which has whatever its tenant has."""
+        subject = f"{tenant}/{workload}"
+        self._enforcer.add_named_grouping_policy("g", subject, tenant, self._deployment)
+        return subject
 
     def _enforce(self, subject: str, tier: str, action: Action) -> Decision:
         allowed, rule = self._enforcer.enforce_ex(subject, self._deployment, tier, action.value)

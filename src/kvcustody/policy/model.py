@@ -51,16 +51,18 @@ def load_policy(
     deployment: str,
     tiers: Sequence[str],
     tenants: Collection[str],
+    groups: Collection[str] = (),
 ) -> Decisions:
     """Read, check and compile a policy.
 
     Args:
         policy: CSV file of `p, subject, deployment, tier, action, allow|deny` and
-            `g, member, role, deployment` lines.
+            `g, member, role, deployment` lines; a sharing group stands where a tier does.
         model: Casbin model; `None` for the built-in one.
         deployment: the domain of every request.
         tiers: names of all tiers, host memory included.
         tenants: names of all tenants.
+        groups: names of all sharing groups.
 
     Raises:
         ConfigurationError: a file can't be read, or a line of it is wrong.
@@ -70,7 +72,7 @@ def load_policy(
     policy_text = _read(policy)
     rules = list(_parse(policy_text, policy))
     for rule in rules:
-        _check(rule, deployment, tiers)
+        _check(rule, deployment, tiers, groups)
     _check_subjects(rules, tenants)
     enforcer = _compile(model_text, model, rules)
     for subject in {rule.fields[0] for rule in rules[:1]} | {"nobody"}:
@@ -108,13 +110,17 @@ def _parse(text: str, file: Path) -> Iterator[Rule]:
         yield Rule(kind, tuple(fields), file, number)
 
 
-def _check(rule: Rule, deployment: str, tiers: Sequence[str]) -> None:
+def _check(rule: Rule, deployment: str, tiers: Sequence[str], groups: Collection[str]) -> None:
     if rule.kind == "p":
         _check_length(rule, 5, "p, subject, deployment, tier, action, allow|deny")
         _, domain, tier, action, effect = rule.fields
         _check_known(rule, "action", action, [*Action, "*"])
         _check_known(rule, "effect", effect, _EFFECTS)
-        _check_known(rule, "tier", tier, [*tiers, "*"])
+        if action == Action.SHARE:
+            _check_known(rule, "sharing group", tier, [*groups, "*"])
+        else:
+            shared = groups if action == "*" else ()
+            _check_known(rule, "tier", tier, [*tiers, *shared, "*"])
         _check_known(rule, "deployment", domain, [deployment, "*"])
     elif rule.kind == "g":
         _check_length(rule, 3, "g, member, role, deployment")

@@ -38,6 +38,7 @@ class ServiceKey(StrEnum):
     CACHE_SALT = "cache-salt"
     NAMESPACE = "namespace"
     AUDIT_SIGNING = "audit-signing"
+    RESPONSE_IDS = "response-ids"
 
 
 class KeyTable:

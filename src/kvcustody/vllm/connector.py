@@ -4,6 +4,7 @@
 parameters), so admission stands here; all other calls go on to vLLM's own offloading connector.
 """
 
+from collections.abc import Container
 from copy import copy
 from typing import Any
 
@@ -61,9 +62,8 @@ class CustodyConnector(OffloadingConnector):
             cache_salt=request.cache_salt,
             adapter=adapter,
         )
-        if isinstance(adapter, str):
-            _rename_blocks(request, adapter)
-        _forget_parameters(request)
+        _salt_blocks(request, outcome.cache_salt, adapter if isinstance(adapter, str) else None)
+        _forget_parameters(request, manager.custody.client_parameters)
         if isinstance(outcome, Refusal):
             if not outcome.isolated:
                 request.skip_reading_prefix_cache = True
@@ -99,21 +99,29 @@ def _adapter_revision(
     return revisions.find(adapter, in_place=getattr(lora, "load_inplace", False))
 
 
-def _rename_blocks(request: Request, adapter: str) -> None:
-    """Make the GPU prefix cache tell an adapter's contents apart.
+def _salt_blocks(request: Request, salt: str, adapter: str | None) -> None:
+    """Make the GPU prefix cache tell scopes, and an adapter's contents, apart.
 
-    vLLM hashes an adapter's name and path into each block, so after a reload with other weights
-    under the same name it would read the old ones' blocks. The salt is part of the first block's
-    hash, and through it of all.
+    The salt is part of the first block's hash, and through it of all. vLLM hashes an adapter's
+    name and path into each block, so after a reload with other weights under the same name it
+    would read the old ones' blocks.
     """
-    request.cache_salt = f"{request.cache_salt or ''}.{adapter}"
+    if adapter is not None:
+        salt = f"{salt}.{adapter}"
+    if request.cache_salt == salt:
+        return
+    request.cache_salt = salt
     request.block_hashes.clear()
     request.update_block_hashes()
 
 
-def _forget_parameters(request: Request) -> None:
+def _forget_parameters(request: Request, allowed: Container[str]) -> None:
     """Drop the assertion, which has served: tiers, peers and crash dumps must not see it."""
-    request.kv_transfer_params = None
+    parameters = request.kv_transfer_params
+    kept = parameters if isinstance(parameters, dict) else {}
+    request.kv_transfer_params = {
+        name: value for name, value in kept.items() if name in allowed
+    } or None
     if request.sampling_params is not None and request.sampling_params.extra_args:
         # A copy, because the requests of one prompt may share theirs.
         request.sampling_params = copy(request.sampling_params)

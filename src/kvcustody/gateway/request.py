@@ -1,0 +1,104 @@
+"""Read what a request brings: its path, its credential, its body."""
+
+from http import HTTPStatus
+
+from kvcustody.gateway.acting_for import SHARE_HEADER, SUBJECT_HEADER, Headers
+from kvcustody.gateway.replies import Message, Receive, Refused, Scope
+
+# A million tokens of text, or a dozen photographs inline; parsing takes a second and some memory.
+_LARGEST_BODY_BYTES = 32 * 2**20
+# The credential must not reach vLLM's logs.
+_CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key"})
+# For the gateway alone; or the gateway's to say; or another's session (SageMaker).
+_DROPPED_HEADERS = _CREDENTIAL_HEADERS | {
+    SUBJECT_HEADER,
+    SHARE_HEADER,
+    b"x-request-id",
+    b"x-amzn-sagemaker-session-id",
+}
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
+
+def path_of(scope: Scope) -> str:
+    """The decoded path, without the server's root path."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+
+
+def presented_credential(headers: Headers) -> str | None:
+    """What the request shows: OpenAI clients send a bearer token, Anthropic clients x-api-key."""
+    given = [value for name, value in headers if name.lower() in _CREDENTIAL_HEADERS]
+    if not given:
+        return None
+    if len(set(given)) > 1:
+        return ""  # two identities are none
+    text = given[0].decode("latin-1").strip()
+    scheme, _, token = text.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else text
+
+
+def with_request_id(scope: Scope, request_id: str, body: bytes | None = None) -> Scope:
+    """The request as it goes on: under the gateway's id, without what is the gateway's alone.
+
+    Args:
+        scope: the request.
+        request_id: the gateway's id of it.
+        body: the body that replaces the client's; `None` if that goes on.
+
+    """
+    dropped = _DROPPED_HEADERS if body is None else _DROPPED_HEADERS | _BODY_HEADERS
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
+    headers.append((b"x-request-id", request_id.encode()))
+    if body is not None:
+        headers.append((b"content-length", str(len(body)).encode()))
+    return {**scope, "headers": headers}
+
+
+async def read_json(scope: Scope, receive: Receive) -> bytes:
+    """The whole body.
+
+    Raises:
+        Refused: it is not JSON, too large, or the client went away.
+
+    """
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    content_type = headers.get(b"content-type", b"")
+    if content_type.split(b";")[0].strip().lower() != b"application/json":
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "json_required",
+            "Send the body as 'Content-Type: application/json'.",
+        )
+    if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "encoding_not_supported",
+            "Send the body without 'Content-Encoding'.",
+        )
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(HTTPStatus.BAD_REQUEST, "disconnected", "The client went away.")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > _LARGEST_BODY_BYTES:
+            raise Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                "body_too_large",
+                f"The body is larger than {_LARGEST_BODY_BYTES // 2**20} MiB.",
+            )
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the rewritten body first, then whatever comes (a disconnect)."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay_then_receive() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay_then_receive
