@@ -100,7 +100,7 @@ def build_engine(
         verifier=AssertionVerifier(assertion_key, settings.deployment),
         tickets=SaltTickets(assertion_key, settings.identity.assertion_ttl),
         decisions=decisions,
-        sharing=_sharing(settings, decisions),
+        sharing=load_sharing(settings, decisions),
         keyring=keyring,
         audit=audit,
         tenants=settings.tenants,
@@ -169,7 +169,7 @@ def build_gateway(settings: Settings) -> GatewayServices:
         salts=Salts(
             settings.tenants, settings.deployment, keys.keyring.service_key(ServiceKey.CACHE_SALT)
         ),
-        sharing=_sharing(settings, decisions),
+        sharing=load_sharing(settings, decisions),
         response_ids=ResponseIds(keys.keyring.service_key(ServiceKey.RESPONSE_IDS)),
         client_parameters=ClientParameters(
             refused=settings.identity.client_parameters == "refuse",
@@ -301,7 +301,8 @@ def load_decisions(settings: Settings) -> Decisions:
     )
 
 
-def _sharing(settings: Settings, decisions: Decisions) -> Sharing:
+def load_sharing(settings: Settings, decisions: Decisions) -> Sharing:
+    """Who may use which sharing group's namespace."""
     return Sharing(
         {entry.group: frozenset(entry.tenants) for entry in settings.sharing},
         frozenset(name for name, tenant in settings.tenants.items() if tenant.scope == "subject"),
@@ -329,7 +330,7 @@ def audit_signing_key(keyring: Keyring) -> Ed25519PrivateKey:
 
 
 def open_audit(
-    settings: Settings, keyring: Keyring, kind: Literal["engine", "gateway", "cli"]
+    settings: Settings, keyring: Keyring, kind: Literal["engine", "gateway", "offline", "cli"]
 ) -> AuditWriter:
     """Open a new audit stream.
 

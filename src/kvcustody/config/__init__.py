@@ -1,5 +1,6 @@
 """custody.yaml → frozen settings; the one place that validates configuration."""
 
+from kvcustody.config.connector import connector_config
 from kvcustody.config.loading import CONFIG_ENV, load_settings
 from kvcustody.config.settings import (
     AuditSettings,
@@ -40,5 +41,6 @@ __all__ = [
     "SharingSettings",
     "TenantSettings",
     "TierSettings",
+    "connector_config",
     "load_settings",
 ]
