@@ -141,7 +141,7 @@ def test_all_answers_of_one_prompt_are_its_tenants(
 
     before = len(refusals(config))
     ask("acme")
-    # An answer that were not admitted would be in the trail, and could not read what acme left.
+    # Each answer is an engine request of its own; one that wasn't admitted would be in the trail.
     assert ask("acme") > 0
     assert len(refusals(config)) == before
 
