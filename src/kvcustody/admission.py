@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from kvcustody.audit import AuditLog
@@ -37,6 +38,9 @@ _KEYS_RETRY_SECONDS = 5.0
 _KEYS_PATIENCE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+# Some MB; a deployment with more data subjects than this derives again.
+_MOST_SALTS = 16_384
 
 _DENIED = TierDecision(store=Decision(False, None), load=Decision(False, None))
 
@@ -335,6 +339,8 @@ class Salts:
         self._tenants = tenants
         self._deployment = deployment
         self._salt_key = salt_key
+        # A method's own cache would keep this object, and its key, for ever.
+        self._salt = lru_cache(_MOST_SALTS)(self._derive)
 
     def scope(self, principal: Principal, group: str | None = None) -> Scope:
         """Within what a request of the principal may share, or the sharing group that it uses."""
@@ -343,6 +349,9 @@ class Salts:
 
     def __call__(self, principal: Principal, group: str | None = None) -> str:
         """The cache salt of a principal's scope, or of a sharing group."""
+        return self._salt(principal, group)
+
+    def _derive(self, principal: Principal, group: str | None) -> str:
         return self.scope(principal, group).cache_salt(self._salt_key)
 
 

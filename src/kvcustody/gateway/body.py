@@ -23,6 +23,7 @@ _SMUGGLING_PLACES = (
 _PART_LISTS = ("messages", "input", "content", "content_parts")
 # An allowed parameter is a count; vLLM's own are 64 bits.
 _LARGEST_COUNT = 2**63 - 1
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 class BodyError(ValueError):
@@ -101,7 +102,7 @@ def serialise(fields: Fields) -> bytes:
 
     """
     try:
-        return json.dumps(fields, allow_nan=False).encode()
+        return _ENCODER.encode(fields).encode()
     except (ValueError, RecursionError):
         raise BodyError("a number in the body is out of range") from None
 
