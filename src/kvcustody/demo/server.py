@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +57,16 @@ class Server:
 
 
 @contextmanager
-def running_server(model: Path, config: Path, log: Path) -> Iterator[Server]:
+def running_server(
+    model: Path, config: Path, log: Path, *, options: Sequence[str] = ()
+) -> Iterator[Server]:
     """Serve a model under custody until the block ends.
 
     Args:
         model: the model's folder.
         config: custody.yaml.
         log: file for the server's output, appended to.
+        options: more options of `vllm serve`.
 
     Raises:
         UnavailableError: the server did not come up; the text holds the end of its log.
@@ -72,7 +75,7 @@ def running_server(model: Path, config: Path, log: Path) -> Iterator[Server]:
     port = _free_port()
     command = [
         *(sys.executable, "-m", "kvcustody.cli.app", "serve", str(model), "--config", str(config)),
-        *("--", "--host", "127.0.0.1", "--port", str(port), *_FLAGS),
+        *("--", "--host", "127.0.0.1", "--port", str(port), *_FLAGS, *options),
     ]
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
