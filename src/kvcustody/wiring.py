@@ -16,6 +16,7 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.gateway.response_ids import ResponseIds
 from kvcustody.gateway.services import ClientParameters, GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
+from kvcustody.identity.last_use import LastUses
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.identity.tokens import KeyStore
@@ -158,12 +159,17 @@ def build_gateway(settings: Settings) -> GatewayServices:
     assertion_key = keys.keyring.service_key(ServiceKey.ASSERTION)
     assertion_ttl = settings.identity.assertion_ttl
 
+    uses = LastUses(keys.registry)
+
     def close() -> None:
+        uses.close()
         audit.close()
         keys.close()
 
+    uses.start()
     return GatewayServices(
         keys=KeyStore(keys.registry),
+        uses=uses,
         signer=AssertionSigner(assertion_key, settings.deployment, assertion_ttl),
         tickets=SaltTickets(assertion_key, assertion_ttl),
         salts=Salts(

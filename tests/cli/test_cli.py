@@ -76,6 +76,25 @@ def test_tokens_are_minted_listed_and_revoked_and_the_audit_knows(config: Path, 
     assert "revoked" in run("token", "list", "-c", config).out
 
 
+def test_a_token_has_rights_only_if_asked_for_and_shows_its_state(config: Path, run: Run) -> None:
+    replaced("authorization:", "sharing: [{group: manuals, tenants: [acme]}]\nauthorization:")(
+        config
+    )
+    mint = ("token", "mint", "-c", config, "--json", "--tenant")
+    assert run(*mint, "acme", "--admin").json()["admin"] is True
+    assert run(*mint, "acme", "--group", "manuals").json()["group"] == "manuals"
+    assert "unknown group 'other'" in one_line(run(*mint, "acme", "--group", "other"))
+    assert "no member" in one_line(run(*mint, "globex", "--group", "manuals"))
+    listed = run("token", "list", "-c", config, "--json").json()
+    assert [(token["admin"], token["group"]) for token in listed] == [
+        (False, None),
+        (False, None),
+        (True, None),
+        (False, "manuals"),
+    ]
+    assert {(token["state"], token["last_used"]) for token in listed} == {("valid", None)}
+
+
 def test_a_token_for_an_unknown_tenant_or_with_an_odd_life_is_refused(
     config: Path, run: Run
 ) -> None:

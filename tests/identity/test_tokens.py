@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore, key_id_of
@@ -104,3 +104,26 @@ def test_keys_are_listed_oldest_first(registry: Registry) -> None:
 def test_the_public_id_is_read_from_keys_only() -> None:
     assert key_id_of("kvc_0123456789ab_" + "A" * 43) == "0123456789ab"
     assert key_id_of("Bearer secret") is None
+
+
+def test_a_key_has_the_rights_that_it_was_minted_with_and_no_others(registry: Registry) -> None:
+    store = KeyStore(registry)
+    plain = store.mint(ACME, expires=None)
+    admin = store.mint(ACME, expires=None, admin=True)
+    member = store.mint(ACME, expires=None, group="manuals")
+    found = [store.authenticate(minted.key) for minted in (plain, admin, member)]
+    assert [(key.admin, key.group) for key in found if key] == [
+        (False, None),
+        (True, None),
+        (False, "manuals"),
+    ]
+
+
+def test_a_key_of_before_there_were_rights_has_none(registry: Registry) -> None:
+    store = KeyStore(registry)
+    minted = store.mint(ACME, expires=None, admin=True)
+    with registry.write() as connection:
+        connection.execute(update(api_keys).values(admin=None))
+    found = store.authenticate(minted.key)
+    assert found is not None
+    assert not found.admin

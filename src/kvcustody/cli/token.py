@@ -17,7 +17,7 @@ from kvcustody.cli.common import (
     show_time,
 )
 from kvcustody.cli.session import AuditedKeys
-from kvcustody.config import load_settings
+from kvcustody.config import Settings, load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal, is_canonical
@@ -34,6 +34,12 @@ def mint(
     subject: Annotated[str | None, typer.Option(help="Data subject the key acts for.")] = None,
     expires: Annotated[
         str | None, typer.Option(help="Life of the key, such as 90d; for ever if left out.")
+    ] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Let it open the server's administrative routes.")
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option(help="Sharing group of custody.yaml that its requests ask for.")
     ] = None,
     config: ConfigOption = None,
     json_: JsonOption = False,
@@ -56,13 +62,14 @@ def mint(
         raise ConfigurationError(
             f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"
         )
+    _check_group(settings, tenant, group)
     try:
         end = None if expires is None else time.time() + parse_duration(expires)
     except ValueError as error:
         raise ConfigurationError(str(error), field="--expires") from None
     with AuditedKeys(settings) as session:
         minted = KeyStore(session.keys.registry).mint(
-            Principal(tenant, workload, subject), expires=end
+            Principal(tenant, workload, subject), expires=end, admin=admin, group=group
         )
         _audit(session.audit, "token.minted", "mint", minted.record)
     if json_:
@@ -101,23 +108,48 @@ def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
     with closing(open_keys(load_settings(config))) as keys:
         records = KeyStore(keys.registry).list()
     if json_:
-        print_json([_describe(record) | {"revoked": _time(record.revoked)} for record in records])
+        print_json(
+            [
+                _describe(record)
+                | {
+                    "revoked": _time(record.revoked),
+                    "last_used": _time(record.last_used),
+                    "state": _state(record),
+                }
+                for record in records
+            ]
+        )
         return
     print_table(
-        ["id", "tenant", "workload", "subject", "created", "expires", "state"],
+        ["id", "tenant", "workload", "subject", "rights", "created", "expires", "used", "state"],
         [
             [
                 record.id,
                 record.principal.tenant,
                 record.principal.workload,
                 record.principal.subject or "",
+                " ".join(filter(None, ("admin" if record.admin else "", record.group))),
                 _time(record.created) or "",
                 _time(record.expires) or "never",
-                "revoked" if record.revoked else "valid",
+                _time(record.last_used) or "never",
+                _state(record),
             ]
             for record in records
         ],
     )
+
+
+def _check_group(settings: Settings, tenant: str, group: str | None) -> None:
+    if group is None:
+        return
+    members = {entry.group: entry.tenants for entry in settings.sharing}
+    if group not in members:
+        known = ", ".join(members) or "none"
+        raise ConfigurationError(
+            f"unknown group '{group}'; `sharing` of custody.yaml has {known}", field="--group"
+        )
+    if tenant not in members[group]:
+        raise ConfigurationError(f"'{tenant}' is no member of '{group}'", field="--group")
 
 
 def _audit(audit: AuditLog, event: str, action: str, record: ApiKey) -> None:
@@ -131,13 +163,22 @@ def _audit(audit: AuditLog, event: str, action: str, record: ApiKey) -> None:
     )
 
 
-def _describe(record: ApiKey) -> dict[str, str | None]:
+def _state(record: ApiKey) -> str:
+    if record.revoked is not None:
+        return "revoked"
+    ended = record.expires is not None and record.expires <= time.time()
+    return "expired" if ended else "valid"
+
+
+def _describe(record: ApiKey) -> dict[str, str | bool | None]:
     return {
         "id": record.id,
         "tenant": record.principal.tenant,
         "workload": record.principal.workload,
         "subject": record.principal.subject,
         "expires": _time(record.expires),
+        "admin": record.admin,
+        "group": record.group,
     }
 
 

@@ -206,7 +206,8 @@ class CustodyGateway:
             raise Refused(
                 HTTPStatus.FORBIDDEN, "unknown_tenant", "This API key's tenant is not served here."
             )
-        return Caller(key.principal, key.id)
+        services.uses.note(key.id)
+        return Caller(key.principal, key.id, key.admin, key.group)
 
     def _report(self, scope: Scope, reason: AuthenticationFailure, key_id: str | None) -> None:
         if self._failures is None:

@@ -8,6 +8,7 @@ from kvcustody.audit import AuditLog
 from kvcustody.config import TenantSettings
 from kvcustody.gateway.response_ids import ResponseIds
 from kvcustody.identity.assertion import AssertionSigner
+from kvcustody.identity.last_use import LastUses
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.identity.tokens import KeyStore
@@ -34,6 +35,7 @@ class GatewayServices:
 
     Args:
         keys: authenticates API keys.
+        uses: notes when API keys are used.
         signer: signs assertions for the connector.
         tickets: issues salt tickets, where no assertion can travel.
         salts: the cache salt of a principal or sharing group.
@@ -48,6 +50,7 @@ class GatewayServices:
     """
 
     keys: KeyStore
+    uses: LastUses
     signer: AssertionSigner
     tickets: SaltTickets
     salts: Salts

@@ -33,6 +33,9 @@ class ApiKey:
         created: seconds since 1970.
         expires: seconds since 1970; `None` is never.
         revoked: seconds since 1970; `None` is not revoked.
+        admin: whether it opens the server's administrative routes.
+        group: the sharing group that it asks for.
+        last_used: seconds since 1970, to the minute; `None` is never.
 
     """
 
@@ -41,6 +44,9 @@ class ApiKey:
     created: float
     expires: float | None
     revoked: float | None
+    admin: bool
+    group: str | None
+    last_used: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +70,21 @@ class KeyStore:
         self._registry = registry
         self._clock = clock
 
-    def mint(self, principal: Principal, *, expires: float | None) -> MintedKey:
+    def mint(
+        self,
+        principal: Principal,
+        *,
+        expires: float | None,
+        admin: bool = False,
+        group: str | None = None,
+    ) -> MintedKey:
         """Make a key for a principal.
 
         Args:
             principal: whom the key proves.
             expires: end of its life, seconds since 1970; `None` is never.
+            admin: whether the key opens the server's administrative routes.
+            group: the sharing group that requests with the key ask for.
 
         Raises:
             UnavailableError: the registry can't be reached.
@@ -77,7 +92,16 @@ class KeyStore:
         """
         key_id = secrets.token_hex(_ID_BYTES)
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        record = ApiKey(key_id, principal, self._clock(), expires, None)
+        record = ApiKey(
+            key_id,
+            principal,
+            created=self._clock(),
+            expires=expires,
+            revoked=None,
+            admin=admin,
+            group=group,
+            last_used=None,
+        )
         with self._registry.write() as connection:
             connection.execute(
                 insert(api_keys).values(
@@ -88,6 +112,8 @@ class KeyStore:
                     subject=principal.subject,
                     created=record.created,
                     expires=expires,
+                    admin=admin,
+                    sharing_group=group,
                 )
             )
         return MintedKey(record, f"{_PREFIX}_{key_id}_{secret}")
@@ -151,4 +177,13 @@ def _digest(secret: str) -> bytes:
 
 def _record(row: Row[tuple[object, ...]]) -> ApiKey:
     principal = Principal(row.tenant, row.workload, row.subject)
-    return ApiKey(row.id, principal, row.created, row.expires, row.revoked)
+    return ApiKey(
+        row.id,
+        principal,
+        created=row.created,
+        expires=row.expires,
+        revoked=row.revoked,
+        admin=row.admin is True,
+        group=row.sharing_group,
+        last_used=row.last_used,
+    )
