@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from http import HTTPStatus
 
 import httpx
@@ -23,7 +22,7 @@ from kvcustody.gateway.proxy_headers import (
 from kvcustody.gateway.proxy_websocket import relay
 from kvcustody.gateway.replies import Receive, Refused, Scope, Send
 from kvcustody.gateway.request import path_of
-from kvcustody.gateway.upstream import Upstream
+from kvcustody.gateway.upstream import UPSTREAM_AWAY, UPSTREAM_REFUSES_US, Upstream
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +49,6 @@ _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
 
-UPSTREAM_AWAY = Refused(
-    HTTPStatus.BAD_GATEWAY, "upstream_unreachable", "The server behind the gateway can't be reached."
-)
-UPSTREAM_REFUSES_US = Refused(
-    HTTPStatus.BAD_GATEWAY,
-    "upstream_refused_gateway",
-    "The server behind the gateway doesn't take the gateway's API key; its operator must correct "
-    "that.",
-)
 _UPSTREAM_SLOW = Refused(
     HTTPStatus.GATEWAY_TIMEOUT, "upstream_timeout", "The server behind the gateway doesn't answer."
 )
@@ -87,7 +77,7 @@ class ReverseProxy:
     ) -> None:
         self._upstream = upstream
         self._transport = transport or httpx.AsyncHTTPTransport(
-            verify=upstream.tls or False,  # no TLS context is made for http
+            verify=upstream.tls or True,
             trust_env=False,
             limits=httpx.Limits(
                 max_connections=_MOST_CONNECTIONS,
@@ -180,9 +170,8 @@ class ReverseProxy:
         headers = response_headers(response.headers.raw, status)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         try:
-            async with aclosing(response.aiter_raw()) as parts:
-                async for part in parts:
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            async for part in response.aiter_raw():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
         except httpx.TransportError as error:
             # Returning before the end makes the server in front break the connection, so that the
             # client can't take what it has for the whole.

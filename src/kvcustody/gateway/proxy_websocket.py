@@ -11,7 +11,7 @@ from websockets.typing import Subprotocol
 from kvcustody.gateway.proxy_headers import handshake_headers
 from kvcustody.gateway.replies import Receive, Refused, Scope, Send
 from kvcustody.gateway.request import path_of
-from kvcustody.gateway.upstream import Upstream
+from kvcustody.gateway.upstream import UPSTREAM_AWAY, UPSTREAM_REFUSES_US, Upstream
 from kvcustody.gateway.websocket import deny
 
 logger = logging.getLogger(__name__)
@@ -22,10 +22,6 @@ _LARGEST_MESSAGE_BYTES = 16 * 2**20
 _NORMAL, _GOING_AWAY, _NO_STATUS, _INTERNAL_ERROR = 1000, 1001, 1005, 1011
 # Codes that no endpoint may send: they say that there was no code (RFC 6455, 7.4.1).
 _NEVER_SENT = frozenset({1004, 1005, 1006, 1015})
-
-_AWAY = Refused(
-    HTTPStatus.BAD_GATEWAY, "upstream_unreachable", "The server behind the gateway can't be reached."
-)
 
 
 class _OneHandshake(connect):
@@ -69,9 +65,7 @@ async def _open(upstream: Upstream, scope: Scope) -> ClientConnection:
     try:
         return await _OneHandshake(
             upstream.websocket_uri(path_of(scope), scope.get("query_string", b"")),
-            additional_headers=handshake_headers(
-                scope["headers"], upstream.host, upstream.api_key
-            ),
+            additional_headers=handshake_headers(scope["headers"], upstream.host, upstream.api_key),
             subprotocols=[Subprotocol(name) for name in scope.get("subprotocols", ())] or None,
             compression=None,  # the way is short, and audio doesn't shrink
             user_agent_header=None,
@@ -84,15 +78,18 @@ async def _open(upstream: Upstream, scope: Scope) -> ClientConnection:
         raise _refusal(error.response.status_code) from None
     except (InvalidHandshake, InvalidURI, OSError) as error:  # TimeoutError is an OSError
         logger.warning("no websocket to the server behind: %s", type(error).__name__)
-        raise _AWAY from None
+        raise UPSTREAM_AWAY from None
 
 
 def _refusal(status: int) -> Refused:
     """What the client hears when the server behind doesn't open the websocket."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        logger.error("the server behind doesn't take the gateway's API key")
+        return UPSTREAM_REFUSES_US
     if status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
         return Refused(HTTPStatus(status), "upstream_refused", "The server has no such websocket.")
     logger.warning("no websocket to the server behind: status %d", status)
-    return _AWAY
+    return UPSTREAM_AWAY
 
 
 async def _exchange(connection: ClientConnection, receive: Receive, send: Send) -> None:

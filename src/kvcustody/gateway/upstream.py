@@ -2,12 +2,14 @@
 
 import ssl
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 
 from kvcustody.errors import ConfigurationError
+from kvcustody.gateway.replies import Refused
 
 API_KEY_ENV = "KVCUSTODY_UPSTREAM_API_KEY"
 """Holds what vLLM was given as `--api-key`; an option would show in the list of processes."""
@@ -16,6 +18,19 @@ _URL_OPTION = "--upstream"
 _CA_OPTION = "--upstream-ca"
 # What RFC 3986 lets stand in a path as it is.
 _PATH_CHARACTERS = "/:@!$&'()*+,;="
+
+
+UPSTREAM_AWAY = Refused(
+    HTTPStatus.BAD_GATEWAY,
+    "upstream_unreachable",
+    "The server behind the gateway can't be reached.",
+)
+UPSTREAM_REFUSES_US = Refused(
+    HTTPStatus.BAD_GATEWAY,
+    "upstream_refused_gateway",
+    "The server behind the gateway doesn't take the gateway's API key; its operator must correct "
+    "that.",
+)
 
 
 @dataclass(frozen=True, slots=True)
