@@ -46,6 +46,11 @@ def serve(app: Application, listener: socket.socket, on_ready: Callable[[], None
         on_ready: called once requests are answered.
 
     """
+    server_for(app, on_ready).run(sockets=[listener])
+
+
+def server_for(app: Application, on_ready: Callable[[], None]) -> uvicorn.Server:
+    """The server, as it is configured for the gateway; arguments as for `serve`."""
     config = uvicorn.Config(
         app,
         lifespan="on",
@@ -57,7 +62,7 @@ def serve(app: Application, listener: socket.socket, on_ready: Callable[[], None
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACEFUL_SECONDS,
     )
-    _Server(config, on_ready).run(sockets=[listener])
+    return _Server(config, on_ready)
 
 
 class _Server(uvicorn.Server):
