@@ -170,12 +170,11 @@ async def test_large_bodies_pass_whole_in_both_directions(
     large = bytes(range(256)) * 2**16  # 16 MiB
 
     async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
-        more = True
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        body, more = b"", True
         while more:
             message = await receive()
-            more = message["more_body"]
-            await send({"type": "http.response.body", "body": message["body"], "more_body": more})
+            body, more = body + message["body"], message["more_body"]
+        await reply(send, body)
 
     upstream.answer = echo
     answer = await proxy.client.post(AUDIO, content=large, headers=proxy.gateway.bearer("acme"))

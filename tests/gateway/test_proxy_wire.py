@@ -149,12 +149,34 @@ async def test_an_answer_is_never_read_into_the_next_requests(
 
 
 async def test_a_chunked_body_is_chunked_anew(proxy: Proxied, upstream: UpstreamDouble) -> None:
-    chunks = b"4;ext=1\r\nabcd\r\n3\r\nefg\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    chunks = b"4;ext=1\r\nabcd\r\n3\r\nefg\r\n0\r\n\r\n"
     head = [AUDIO, "Host: x", proxy.key(), "Transfer-Encoding: chunked", "Connection: close"]
     assert (await proxy.raw(*head, body=chunks)).startswith(b"HTTP/1.1 200")
     (request,) = upstream.requests
     assert request.body == b"abcdefg"
-    assert request.header("x-trailer") == []
+    assert request.header("transfer-encoding") == [b"chunked"]
+
+
+@pytest.mark.parametrize("trailer", ["Content-Length: 2", "Transfer-Encoding: chunked"])
+async def test_a_trailer_can_not_change_where_a_body_ends(
+    proxy: Proxied, upstream: UpstreamDouble, trailer: str
+) -> None:
+    """Uvicorn appends trailers to the headers, if they come before the application looks."""
+    head = [AUDIO, "Host: x", proxy.key(), "Transfer-Encoding: chunked", "Connection: close"]
+    chunks = b"4\r\nabcd\r\n0\r\n" + trailer.encode() + b"\r\n\r\n"
+    answer = await proxy.raw(*head, body=chunks)
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400", b"HTTP/1.1 501"))
+    assert [request.body for request in upstream.requests] in ([], [b"abcd"])
+
+
+async def test_a_trailer_can_not_choose_the_request_id(
+    proxy: Proxied, upstream: UpstreamDouble
+) -> None:
+    head = [AUDIO, "Host: x", proxy.key(), "Transfer-Encoding: chunked", "Connection: close"]
+    await proxy.raw(*head, body=b"4\r\nabcd\r\n0\r\nX-Request-Id: mine\r\n\r\n")
+    (request,) = upstream.requests
+    assert len(request.header("x-request-id")) == 1
+    assert request.header("x-request-id") != [b"mine"]
 
 
 @pytest.mark.parametrize(

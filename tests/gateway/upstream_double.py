@@ -1,4 +1,4 @@
-"""Test doubles for the vLLM behind the reverse proxy, on real sockets, and the proxy before them."""
+"""Test doubles for the vLLM behind the reverse proxy, on real sockets, and the proxy itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
