@@ -198,6 +198,11 @@ async def test_a_server_that_does_not_read_pauses_the_client(
     assert received == sent == ENDLESS_BYTES
 
 
+async def _collect(response: httpx.Response, parts: list[bytes]) -> None:
+    async for part in response.aiter_raw():
+        parts.append(part)  # noqa: PERF401 - what came before an error is wanted
+
+
 @pytest.mark.parametrize(
     "head",
     [b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"Content-Length: 99\r\n\r\nhello"],

@@ -134,9 +134,9 @@ def handshake_headers(headers: Headers, host: bytes, api_key: str | None) -> lis
         if name.lower() in written or name.lower().startswith(_OF_A_HANDSHAKE):
             continue
         try:
-            found.append((name.decode(), value.decode()))
+            found.append((name.decode("ascii"), value.decode("ascii")))
         except UnicodeDecodeError:
-            continue  # the library writes text alone
+            continue  # how the library encodes other text differs from version to version
     return found
 
 
