@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import ssl
 
 import httpx
 import pytest
@@ -258,18 +257,6 @@ async def test_each_failure_has_its_answer_and_tells_nothing(
         answer = await proxy.client.get("/health")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert "secret" not in answer.text + caplog.text
-
-
-async def test_a_server_whose_certificate_is_not_trusted_gets_no_request(
-    gateway: Deployment, upstream: UpstreamDouble
-) -> None:
-    """The double speaks no TLS at all, so that a handshake can't succeed."""
-    url = upstream.url.replace("http://", "https://")
-    async with proxied(gateway, url) as proxy:
-        answer = await proxy.client.get("/health")
-    assert answer.status_code == 502
-    assert upstream.requests == []
-    assert ssl.create_default_context().verify_mode is ssl.CERT_REQUIRED
 
 
 async def test_a_gateway_before_itself_is_noticed(proxy: Proxied) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import uvicorn
@@ -78,9 +79,11 @@ async def serving(server: uvicorn.Server) -> AsyncIterator[str]:
             await task
 
 
-def plain_server(app: Application) -> uvicorn.Server:
-    """As vLLM serves: uvicorn, with its defaults."""
-    return uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+def plain_server(app: Application, certificate: Path | None = None) -> uvicorn.Server:
+    """As vLLM serves: uvicorn, with its defaults; with a certificate and key in one file, https."""
+    return uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", lifespan="off", ssl_certfile=certificate)
+    )
 
 
 @asynccontextmanager
@@ -131,8 +134,9 @@ async def proxied(
     upstream: str,
     api_key: str | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
+    ca: Path | None = None,
 ) -> AsyncIterator[Proxied]:
-    proxy = ReverseProxy(parse_upstream(upstream, api_key=api_key), transport)
+    proxy = ReverseProxy(parse_upstream(upstream, ca, api_key), transport)
     server = server_for(CustodyGateway(proxy, gateway.services), lambda: None)
     async with (
         serving(server) as url,

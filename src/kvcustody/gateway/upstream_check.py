@@ -1,7 +1,6 @@
 """What can be told of the server behind before the first request, from outside."""
 
 import ipaddress
-import ssl
 
 import httpx
 
@@ -12,14 +11,14 @@ _SECONDS = 5.0
 _CONNECTORS_METRICS = "kvcustody:"
 
 
-def doubts_about(upstream: Upstream, *, verify: ssl.SSLContext | None = None) -> list[str]:
+def doubts_about(upstream: Upstream, transport: httpx.BaseTransport | None = None) -> list[str]:
     """What an operator should know; one line each, none if all looks well.
 
     A server that is still loading its model is no mistake, so nothing here ends the gateway.
 
     Args:
         upstream: the server behind.
-        verify: how its certificate is checked, if not as `upstream` says.
+        transport: reaches it; only tests give one.
 
     """
     doubts = []
@@ -27,9 +26,13 @@ def doubts_about(upstream: Upstream, *, verify: ssl.SSLContext | None = None) ->
     if not local and upstream.tls is None:
         doubts.append("prompts and answers go to the server behind in clear text; use https")
     headers = {"authorization": f"Bearer {upstream.api_key}"} if upstream.api_key else {}
-    context = verify or upstream.tls or True
     with httpx.Client(
-        base_url=upstream.url, headers=headers, verify=context, trust_env=False, timeout=_SECONDS
+        base_url=upstream.url,
+        headers=headers,
+        verify=upstream.tls or True,
+        trust_env=False,
+        timeout=_SECONDS,
+        transport=transport,
     ) as client:
         try:
             version = client.get("/version")
