@@ -119,8 +119,11 @@ async def test_a_client_that_leaves_ends_the_request_behind(
     await within_patience(ended)
 
 
+@pytest.mark.parametrize(
+    "half", [b"Content-Length: 100\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"]
+)
 async def test_a_client_that_leaves_amid_its_body_has_not_ended_it(
-    proxy: Proxied, upstream: UpstreamDouble
+    proxy: Proxied, upstream: UpstreamDouble, half: bytes
 ) -> None:
     working, ended = asyncio.Event(), asyncio.Event()
     messages: list[Message] = []
@@ -134,7 +137,7 @@ async def test_a_client_that_leaves_amid_its_body_has_not_ended_it(
     upstream.answer = answer
     _, writer = await asyncio.open_connection(*proxy.address)
     head = f"POST {AUDIO} HTTP/1.1\r\nHost: x\r\n{proxy.key()}\r\n"
-    writer.write(head.encode() + b"Content-Length: 100\r\n\r\nhalf")
+    writer.write(head.encode() + half)
     await writer.drain()
     await within_patience(working)
     writer.close()
