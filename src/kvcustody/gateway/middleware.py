@@ -15,7 +15,7 @@ from kvcustody.errors import CustodyError
 from kvcustody.gateway.acting_for import principal_of, read_headers
 from kvcustody.gateway.failures import FailureReports
 from kvcustody.gateway.governing import NO_SUCH_RESPONSE, govern
-from kvcustody.gateway.replies import Application, Receive, Refused, Scope, Send
+from kvcustody.gateway.replies import Application, Message, Receive, Refused, Scope, Send
 from kvcustody.gateway.reports import report_accepted, report_governed, report_refused
 from kvcustody.gateway.request import (
     path_of,
@@ -74,11 +74,21 @@ class CustodyGateway:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": f"kvcustody: {error}"})
             return
+
+        async def close_then_send(message: Message) -> None:
+            # Once the server has heard of the end, it may end the process at once.
+            if message["type"].startswith("lifespan.shutdown."):
+                await self._close()
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, close_then_send)
         finally:
-            if self._services is not None:
-                await asyncio.to_thread(self._services.close)
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._services is not None:
+            await asyncio.to_thread(self._services.close)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
