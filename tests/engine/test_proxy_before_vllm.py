@@ -18,8 +18,7 @@ import pytest
 
 from gateway_process import GatewayProcess, gateway_process
 from kvcustody.audit import VerificationReport, read_events, verify_directory
-from kvcustody.cli.serve import connector_config
-from kvcustody.config import load_settings
+from kvcustody.config import connector_config, load_settings
 from kvcustody.demo.client import Answer, ask
 from kvcustody.demo.model import build_model
 from kvcustody.demo.server import VLLM_FLAGS, Server, free_port, running
