@@ -2,7 +2,8 @@
 
 `CustodyGateway(ReverseProxy(upstream), services)` is the gateway for a vLLM that can't be started
 with middleware. Nothing is buffered: bodies pass in both directions as they come, a slow reader
-slows the writer down, and whoever leaves ends the request on the other side.
+slows the writer down, and whoever leaves ends the request on the other side. An answer is read
+once the request's body is sent, as vLLM needs the whole body to answer.
 """
 
 import asyncio
