@@ -19,7 +19,7 @@ from kvcustody.identity.key_usage import KeyUsage
 from kvcustody.identity.tokens import KeyStore, key_id_of
 
 REMEMBERED_SECONDS = 0.25
-"""How long a credential counts as proven without another look, and so how soon it can be revoked."""
+"""How long a credential counts as proven without another look: a revoked key is good for no more."""
 
 # A known caller's key stays good for so long while the registry is away.
 _GRACE_SECONDS = 300.0
@@ -67,6 +67,7 @@ class Authenticator:
         usage: KeyUsage,
         tokens: JwtBearer | None,
         tenants: Container[str],
+        *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -139,10 +140,8 @@ class Authenticator:
     def _authenticate_token(self, tokens: JwtBearer, presented: str) -> Caller | Rejection:
         checked = self._clock()
         found = tokens.authenticate(presented)
-        if found is AuthenticationFailure.KEYS_UNAVAILABLE:
-            raise UnavailableError("the identity provider's keys can't be had")
-        if isinstance(found, AuthenticationFailure):
-            return Rejection(found)
+        if isinstance(found, Rejection):
+            return found
         outcome = self._served_here(found)
         # A token's life ends within its leeway; the moment that it is remembered adds nothing.
         self._remember(presented, _Proof(outcome, checked, None, outlasts=False))

@@ -41,8 +41,6 @@ class AuthenticationFailure(StrEnum):
     WRONG_AUDIENCE = "wrong-audience"
     UNMAPPED_CLAIMS = "unmapped-claims"
     """Genuine, but its claims name no tenant or workload, or not in the right form."""
-    KEYS_UNAVAILABLE = "keys-unavailable"
-    """The issuer's keys can't be had, so nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sqlalchemy import Row, bindparam, insert, or_, select, update
+from sqlalchemy import Float, Row, bindparam, insert, or_, select, update
 
 from kvcustody.identity.caller import AuthenticationFailure, Rejection
 from kvcustody.identity.principal import Principal
@@ -173,7 +173,7 @@ class KeyStore:
             UnavailableError: the registry can't be reached.
 
         """
-        used = bindparam("used")
+        used = bindparam("used", type_=Float)
         statement = (
             update(api_keys)
             .where(
