@@ -19,7 +19,7 @@ from kvcustody.identity.key_usage import KeyUsage
 from kvcustody.identity.tokens import KeyStore, key_id_of
 
 REMEMBERED_SECONDS = 0.25
-"""How long a credential counts as proven without another look: a revoked key is good for no more."""
+"""How long a credential counts as proven without another look, so how long a revoked key works."""
 
 # A known caller's key stays good for so long while the registry is away.
 _GRACE_SECONDS = 300.0
