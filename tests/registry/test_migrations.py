@@ -84,7 +84,7 @@ def content(connection: Connection) -> dict[str, list[dict[str, object]]]:
     return found
 
 
-@pytest.mark.parametrize("start", ["nothing", "0001"])
+@pytest.mark.parametrize("start", ["nothing", "0001", "0002"])
 def test_a_registry_ends_with_the_schema_that_the_code_knows(
     registry_url: str, engine: Engine, start: str
 ) -> None:

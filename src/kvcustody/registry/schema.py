@@ -71,7 +71,7 @@ api_keys = Table(
     Column("created", Float, nullable=False),
     Column("expires", Float),
     Column("revoked", Float),
-    Column("admin", Boolean),
-    Column("sharing_group", String(64)),
-    Column("last_used", Float),
+    Column("admin", Boolean),  # NULL is no, as in keys that were made before there were admins
+    Column("sharing_group", String(64)),  # whose namespace the key's requests ask for
+    Column("last_used", Float),  # behind by a minute or so
 )
