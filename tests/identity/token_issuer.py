@@ -65,11 +65,13 @@ class IssuerKey:
 
         Args:
             changes: claims that differ from those of a good token.
-            header: fields of the header that do.
+            header: fields of the header that do; `None` leaves one out.
 
         """
         claims = {name: value for name, value in claims_with(changes).items() if value is not None}
-        return jwt.encode(claims, self.private, self.algorithm, {"kid": self.kid, **header})
+        fields = {"kid": self.kid, **header}
+        present = {name: value for name, value in fields.items() if value is not None}
+        return jwt.encode(claims, self.private, self.algorithm, present)
 
     def sign_text(self, claims: str, header: str | None = None) -> str:
         """A token with a good signature over whatever text."""
