@@ -241,7 +241,8 @@ def test_a_claim_is_found_by_its_whole_name_and_by_its_path() -> None:
     changes = {"https://acme.example/tenant": "globex", "realm": {"app": {"name": "batch"}}}
     outcome = bearer(rules).authenticate(EDWARDS.sign(changes))
     assert outcome == Caller(Principal("globex", "batch"), "jwt:t-1")
-    for realm in ("app", ["app"], {"app": "name"}, {"app": {"name": {}}}):
+    wrong: list[object] = ["app", ["app"], {"app": "name"}, {"app": {"name": {}}}]
+    for realm in wrong:
         refused = bearer(rules).authenticate(EDWARDS.sign({**changes, "realm": realm}))
         assert refused == Rejection(AuthenticationFailure.UNMAPPED_CLAIMS, "jwt:t-1")
 
@@ -252,7 +253,8 @@ def test_a_map_of_tenants_is_the_only_way_from_claim_to_tenant() -> None:
     )
     found = bearer(rules).authenticate(EDWARDS.sign({"org": "7f3a"}))
     assert found == Caller(Principal("globex", "chat"), "jwt:t-1")
-    for value in ("globex", "7f3b", 7, ["7f3a"], {}):
+    wrong: list[object] = ["globex", "7f3b", 7, ["7f3a"], {}]
+    for value in wrong:
         refused = bearer(rules).authenticate(EDWARDS.sign({"org": value}))
         assert refused == Rejection(AuthenticationFailure.UNMAPPED_CLAIMS, "jwt:t-1")
 
