@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run, one_line
+from command_line import Run, one_line, replaced
 from kvcustody.sealing import DataKey
 from kvcustody.sealing.block import BlockIdentity, seal_into, sealed_size
 
@@ -54,70 +54,6 @@ def test_vllm_config_leaves_no_trace_in_the_audit_trail(config: Path, run: Run) 
     assert sorted(path.name for path in (config.parent / "audit").iterdir()) == before
 
 
-def test_tokens_are_minted_listed_and_revoked_and_the_audit_knows(config: Path, run: Run) -> None:
-    minted = run(
-        *("token", "mint", "--tenant", "acme", "--workload", "chat", "--subject", "s-1"),
-        *("--expires", "90d", "-c", config, "--json"),
-    ).json()
-    assert minted["key"].startswith("kvc_")
-    assert (minted["tenant"], minted["workload"], minted["subject"]) == ("acme", "chat", "s-1")
-    assert minted["expires"] is not None
-    listed = run("token", "list", "-c", config, "--json").json()
-    assert [token["tenant"] for token in listed] == ["acme", "globex", "acme"]
-    assert not any("key" in token for token in listed)
-    assert run("token", "revoke", minted["id"], "-c", config).code == 0
-    assert "revoked already" in one_line(run("token", "revoke", minted["id"], "-c", config))
-    unknown = one_line(run("token", "revoke", minted["key"].replace("kvc_", "kvx_"), "-c", config))
-    assert minted["key"].split("_", 2)[2] not in unknown
-    revoked = run("token", "list", "-c", config, "--json").json()[-1]
-    assert revoked["revoked"] is not None
-    events = run("audit", "query", "--event", "token.revoked", "-c", config, "--json").out
-    assert json.loads(events)["key_id"] == minted["id"]
-    assert "revoked" in run("token", "list", "-c", config).out
-
-
-def test_a_token_has_rights_only_if_asked_for_and_shows_its_state(config: Path, run: Run) -> None:
-    replaced("authorization:", "sharing: [{group: manuals, tenants: [acme]}]\nauthorization:")(
-        config
-    )
-    mint = ("token", "mint", "-c", config, "--json", "--tenant")
-    assert run(*mint, "acme", "--admin").json()["admin"] is True
-    assert run(*mint, "acme", "--group", "manuals").json()["group"] == "manuals"
-    assert "unknown group 'other'" in one_line(run(*mint, "acme", "--group", "other"))
-    assert "no member" in one_line(run(*mint, "globex", "--group", "manuals"))
-    listed = run("token", "list", "-c", config, "--json").json()
-    assert [(token["admin"], token["group"]) for token in listed] == [
-        (False, None),
-        (False, None),
-        (True, None),
-        (False, "manuals"),
-    ]
-    assert {(token["state"], token["last_used"]) for token in listed} == {("valid", None)}
-
-
-def test_a_token_for_an_unknown_tenant_or_with_an_odd_life_is_refused(
-    config: Path, run: Run
-) -> None:
-    error = one_line(run("token", "mint", "--tenant", "initech", "-c", config))
-    assert error == (
-        "kvcustody: --tenant: unknown tenant 'initech'; custody.yaml has acme, globex\n"
-    )
-    error = one_line(run("token", "mint", "--tenant", "acme", "--expires", "soon", "-c", config))
-    assert "--expires: " in error
-    for option, value in (("--workload", "a/b"), ("--workload", "*"), ("--subject", "a\nb")):
-        error = one_line(run("token", "mint", "--tenant", "acme", option, value, "-c", config))
-        assert f"{option}: " in error
-
-
-def test_a_key_without_subject_is_refused_where_each_subject_has_its_cache(
-    config: Path, run: Run
-) -> None:
-    replaced("acme: {scope: tenant}", "acme: {scope: subject}")(config)
-    error = one_line(run("token", "mint", "--tenant", "acme", "-c", config))
-    assert "--subject: 'acme' keeps a cache for each data subject" in error
-    assert run("token", "mint", "--tenant", "acme", "--subject", "s", "-c", config).code == 0
-
-
 def test_a_relative_registry_lies_beside_the_configuration(
     config: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,15 +95,6 @@ def test_an_outsider_verifies_with_the_public_key_alone(
     assert run("audit", "verify", *arguments).code == 0
     public.write_text("nonsense")
     assert "not a PEM public key" in one_line(run("audit", "verify", *arguments))
-
-
-def test_mint_prints_nothing_but_the_key_on_standard_output(config: Path, run: Run) -> None:
-    minted = run("token", "mint", "--tenant", "acme", "-c", config)
-    assert minted.out.startswith("kvc_")
-    assert minted.out.count("\n") == 1
-    assert "Shown once" in minted.err
-    # A pasted key is as good as its id.
-    assert run("token", "revoke", minted.out.strip(), "-c", config).code == 0
 
 
 def test_tables_are_whole_where_nobody_watches(config: Path, run: Run) -> None:
@@ -239,15 +166,6 @@ def unknown_tier(config: Path) -> None:
 
 def missing_policy(config: Path) -> None:
     (config.parent / "policies" / "policy.csv").unlink()
-
-
-def replaced(old: str, new: str) -> Callable[[Path], None]:
-    def replace(config: Path) -> None:
-        text = config.read_text(encoding="utf-8")
-        assert old in text
-        config.write_text(text.replace(old, new), encoding="utf-8")
-
-    return replace
 
 
 def unwritable_tier(config: Path) -> None:
