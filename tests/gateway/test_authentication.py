@@ -9,12 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from command_line import Run
 from gateway_deployment import CHAT, Deployment
 from kvcustody.audit import read_events
+from kvcustody.gateway import CustodyGateway
 from kvcustody.identity.assertion import Verified
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
-from kvcustody.wiring import open_keys
+from kvcustody.wiring import build_gateway, open_keys
 from token_issuer import IssuerKey, key_set
 
 pytestmark = pytest.mark.unit
@@ -174,6 +176,25 @@ async def test_a_revoked_key_is_refused_a_moment_later_and_another_is_not(
         "revoked-key",
         gateway.keys["acme"].record.id,
     )
+
+
+async def test_when_token_revoke_returns_no_gateway_takes_the_key(
+    gateway: Deployment, run: Run
+) -> None:
+    services = build_gateway(gateway.settings)  # by the real clock
+    gateway.middleware = CustodyGateway(gateway.app, services)
+    key_id = gateway.keys["acme"].record.id
+    config = gateway.directory / "custody.yaml"
+    async with gateway.client() as client:
+        for tenant in ("acme", "globex"):
+            answer = await client.post(CHAT, json={}, headers=gateway.bearer(tenant))
+            assert answer.status_code == 200
+        assert run("token", "revoke", key_id, "-c", config).code == 0
+        answer = await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
+        assert answer.status_code == 401
+        answer = await client.post(CHAT, json={}, headers=gateway.bearer("globex"))
+        assert answer.status_code == 200
+    services.close()
 
 
 async def test_while_the_registry_is_away_known_callers_are_served_and_no_others(
