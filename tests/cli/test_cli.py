@@ -16,6 +16,11 @@ from kvcustody.sealing.block import BlockIdentity, seal_into, sealed_size
 
 pytestmark = pytest.mark.unit
 
+JWT = (
+    "jwt: {issuer: i, audience: a, jwks: absent.json, algorithms: [RS256], "
+    "claims: {tenant: t, workload: w}}"
+)
+
 
 def test_init_writes_a_deployment_that_works_and_mints_two_keys(tmp_path: Path, run: Run) -> None:
     made = run("init", tmp_path / "site", "--json").json()
@@ -235,6 +240,10 @@ def broken_registry(config: Path) -> None:
         (replaced("deployment: local ", "deployment: [local "), "custody.yaml:"),
         (unwritable_tier, "custody.yaml:11: tiers[0].path: {root}/tier: the tier's folder can't"),
         (unwritable_audit, "custody.yaml:16: audit.path: "),
+        (
+            replaced("anonymous: deny", f"anonymous: deny, {JWT}"),
+            "custody.yaml:8: identity.jwt.jwks: {root}/absent.json: no such file",
+        ),
         (broken_registry, "custody.yaml:6: state: {root}/state/registry.sqlite: not a usable"),
     ],
 )
