@@ -13,7 +13,9 @@ from kvcustody.deployment import init_deployment
 from kvcustody.errors import UnavailableError
 from kvcustody.identity.assertion import AssertionFailure, AssertionSigner
 from kvcustody.identity.principal import Principal
+from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.namespace import AdapterFailure
+from kvcustody.policy import SharingRefusal
 from kvcustody.sealing import Keyring, ServiceKey
 from kvcustody.wiring import EngineCustody, build_engine, open_keys
 from tier_doubles import eventually
@@ -25,19 +27,26 @@ ACME = Principal("acme", "chat")
 
 
 class Site:
-    """A deployment of `kvcustody init`, with one more tenant that no rule allows anything."""
+    """A deployment of `kvcustody init`, with one more tenant that no rule allows anything.
+
+    acme may share in the group `manuals`; globex is a member, too, but the policy denies it.
+    """
 
     def __init__(self, directory: Path) -> None:
         config = directory / "custody.yaml"
         init_deployment(config)
         text = config.read_text(encoding="utf-8")
-        config.write_text(text.replace("tenants:\n", "tenants:\n  initech: {scope: tenant}\n"))
+        text = text.replace("tenants:\n", "tenants:\n  initech: {scope: tenant}\n")
+        config.write_text(f"{text}\nsharing: [{{group: manuals, tenants: [acme, globex]}}]\n")
+        with (directory / "policies" / "policy.csv").open("a", encoding="utf-8") as policy:
+            policy.write("\np, globex, local, manuals, share, deny\n")
         self.settings = load_settings(config)
         keys = open_keys(self.settings)
         self.signer = AssertionSigner(keys.keyring.service_key(ServiceKey.ASSERTION), "local", 60.0)
         self.salt = Salts(
             self.settings.tenants, "local", keys.keyring.service_key(ServiceKey.CACHE_SALT)
         )
+        self.tickets = SaltTickets(keys.keyring.service_key(ServiceKey.ASSERTION), 60.0)
         keys.close()
         self.engine: EngineCustody = self.start()
 
@@ -50,14 +59,23 @@ class Site:
         *,
         adapter: str | AdapterFailure | None = None,
         engine: EngineCustody | None = None,
+        group: str | None = None,
+        salted: bool = True,
     ) -> Grant | Refusal:
-        salt = self.salt(who) if who.tenant in self.settings.tenants else "salt"
-        assertion = self.signer.sign(who, request_id=RID, salt=salt)
+        salt = self.salt(who, group) if who.tenant in self.settings.tenants else "salt"
+        assertion = self.signer.sign(who, request_id=RID, salt=salt, group=group)
         return (engine or self.engine).admission.admit(
             {"kvcustody": assertion},
             engine_request_id=f"chatcmpl-{RID}-0011",
-            cache_salt=salt,
+            cache_salt=salt if salted else None,
             adapter=adapter,
+        )
+
+    def admit_by_salt(
+        self, cache_salt: str, adapter: AdapterFailure | None = None
+    ) -> Grant | Refusal:
+        return self.engine.admission.admit(
+            None, engine_request_id=f"embd-{RID}-0", cache_salt=cache_salt, adapter=adapter
         )
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -140,6 +158,57 @@ def test_an_unidentified_request_may_not_even_read_the_gpu_cache(site: Site) -> 
         assert not outcome.isolated
         assert outcome.reason in {AssertionFailure.MISSING, AssertionFailure.FORGED}
     granted(site.admit(ACME))
+
+
+def test_a_request_without_salt_gets_the_one_of_its_scope(site: Site) -> None:
+    assert granted(site.admit(ACME, salted=False)).cache_salt == site.salt(ACME)
+    initech = Principal("initech", "chat")
+    assert site.admit(initech, salted=False).cache_salt == site.salt(initech)
+
+
+def test_what_is_not_identified_gets_a_salt_that_nobody_else_has(site: Site) -> None:
+    claimed = site.salt(ACME)
+    outcomes = [site.admit_by_salt(claimed) for _ in range(3)]
+    assert len({claimed, *(outcome.cache_salt for outcome in outcomes)}) == 4
+    assert all(len(outcome.cache_salt) == len(claimed) for outcome in outcomes)
+
+
+def test_a_salt_ticket_lets_a_request_read_its_gpu_cache_and_no_more(site: Site) -> None:
+    ticket = site.tickets.issue(site.salt(ACME), RID)
+    assert site.admit_by_salt(ticket) == Refusal(RefusalReason.PREFIX_CACHE_ONLY, site.salt(ACME))
+    foreign = site.admit_by_salt(site.tickets.issue(site.salt(ACME), "cd" * 16))
+    assert foreign == Refusal(AssertionFailure.MISSING)
+    event, other = site.events("request.ungoverned")
+    assert (event["reason"], event["request_id"]) == ("prefix-cache-only", RID)
+    assert other["reason"] == "missing-assertion"
+
+
+def test_a_salt_ticket_opens_no_cache_of_an_adapter_of_unknown_content(site: Site) -> None:
+    ticket = site.tickets.issue(site.salt(ACME), RID)
+    outcome = site.admit_by_salt(ticket, AdapterFailure.IN_PLACE)
+    assert outcome == Refusal(AdapterFailure.IN_PLACE)
+
+
+def test_a_sharing_group_has_a_namespace_of_its_own_for_those_whom_the_policy_lets_in(
+    site: Site,
+) -> None:
+    own, shared = granted(site.admit(ACME)), granted(site.admit(ACME, group="manuals"))
+    assert shared.cache_salt == site.salt(Principal("globex", "chat"), "manuals")
+    assert shared.cache_salt != own.cache_salt
+    assert shared.keys.identifier != own.keys.identifier
+    denied = site.admit(Principal("globex", "chat"), group="manuals")
+    assert denied == Refusal(SharingRefusal.POLICY_DENIED)
+    unknown = site.admit(ACME, group="unheard-of")
+    assert unknown == Refusal(SharingRefusal.UNKNOWN_GROUP)
+    assert [event["group"] for event in site.events("request.admitted")] == [None, "manuals"]
+
+
+def test_the_salt_of_the_own_scope_is_none_for_the_group(site: Site) -> None:
+    assertion = site.signer.sign(ACME, request_id=RID, salt=site.salt(ACME), group="manuals")
+    outcome = site.engine.admission.admit(
+        {"kvcustody": assertion}, engine_request_id=RID, cache_salt=site.salt(ACME), adapter=None
+    )
+    assert outcome == Refusal(RefusalReason.WRONG_SALT)
 
 
 def test_an_unknown_tenant_is_refused(site: Site) -> None:

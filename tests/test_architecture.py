@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"admission"},
     {"tiers"},
     {"wiring"},
-    {"gateway", "vllm", "deployment"},
+    {"gateway", "vllm", "deployment", "offline"},
     {"demo", "bench"},
     {"cli"},
 ]

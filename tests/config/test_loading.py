@@ -162,6 +162,23 @@ def test_the_environment_names_the_file_unless_the_caller_does(
 @pytest.mark.parametrize(
     ("old", "new", "line", "field", "remedy"),
     [
+        ("deny", "deny\n  client_parameters: drop", 8, "identity.client_parameters", "'refuse'"),
+        (
+            "deny",
+            "deny\n  allowed_parameters: [remote_host]",
+            8,
+            "identity.allowed_parameters[0]",
+            "'max_load_tokens'",
+        ),
+        ("{}", "{act_for_subjects: ['a b']}", 21, "tenants.globex.act_for_subjects[0]", "letters"),
+        (
+            "host:",
+            "sharing: [{group: a b, tenants: [acme]}]\nhost:",
+            8,
+            "sharing[0].group",
+            "letters",
+        ),
+        ("host:", "sharing: [{group: m, tenants: []}]\nhost:", 8, "sharing[0].tenants", "1 item"),
         ("  min", "  colour: red\n    min", 14, "tiers[0].colour", "check its spelling"),
         ("host:", "hosts: {}\nhost:", 8, "hosts", "check its spelling"),
         ("    scope:", "    scopes:", 19, "tenants.acme.scopes", "check its spelling"),
@@ -248,8 +265,30 @@ def test_a_deployment_needs_a_tier_and_a_tenant(file: Path, name: str, empty: st
         ("name: archive", "name: disk", (10, 15), "two tiers are named 'disk'"),
         ("name: archive", "name: host", (10, 15), "'host' names the host-memory tier"),
         ("anonymous: deny", "anonymous: nobody", (7, 7), "unknown tenant 'nobody'"),
+        (
+            "host:",
+            "sharing: [{group: m, tenants: [nobody]}]\nhost:",
+            (8, 8),
+            "'nobody' is no tenant",
+        ),
+        ("host:", "sharing: [{group: disk, tenants: [acme]}]\nhost:", (8, 8), "names a tier"),
+        ("host:", "sharing: [{group: host, tenants: [acme]}]\nhost:", (8, 8), "names a tier"),
+        (
+            "host:",
+            "sharing: [{group: m, tenants: [acme]}, {group: m, tenants: [globex]}]\nhost:",
+            (8, 8),
+            "two groups are named 'm'",
+        ),
     ],
-    ids=["tiers of one name", "a tier named host", "anonymous"],
+    ids=[
+        "tiers of one name",
+        "a tier named host",
+        "anonymous",
+        "a group of nobody",
+        "a group named as a tier",
+        "a group named host",
+        "groups of one name",
+    ],
 )
 def test_values_that_contradict_each_other_are_named_with_line_and_field(
     file: Path, old: str, new: str, lines: tuple[int, int], named: str
@@ -258,6 +297,19 @@ def test_values_that_contradict_each_other_are_named_with_line_and_field(
     assert named in error.message
     assert error.field is not None
     assert error.line in lines
+
+
+def test_sharing_subjects_and_harmless_parameters_are_read(file: Path) -> None:
+    text = changed("{}", "{act_for_subjects: [bot, '*']}").replace(
+        "anonymous: deny", "allowed_parameters: [max_load_tokens]"
+    )
+    settings = load(file, f"{text}sharing: [{{group: manuals, tenants: [acme, globex]}}]\n")
+    assert settings.tenants["globex"].act_for_subjects == ["bot", "*"]
+    assert settings.tenants["acme"].act_for_subjects == []
+    assert settings.identity.allowed_parameters == ["max_load_tokens"]
+    assert [(entry.group, entry.tenants) for entry in settings.sharing] == [
+        ("manuals", ["acme", "globex"])
+    ]
 
 
 def test_anonymous_callers_may_be_given_to_a_tenant(file: Path) -> None:

@@ -13,11 +13,19 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 Fields = dict[str, Any]
 
+
+def completion_fields(prompt: str) -> Fields:
+    return {"model": "demo", "prompt": prompt, "max_tokens": 4, "temperature": 0}
+
+
 # Of the two tenants' four requests for one prompt, the engine finds in its caches what one request
 # finds in itself (a beam search repeats its prompt); when repeated, at least a block more.
 ENDPOINTS: dict[str, tuple[str, Callable[[str], Fields]]] = {
     "chat": (CHAT, chat_fields),
-    "chat, several answers": (CHAT, lambda prompt: chat_fields(prompt) | {"n": 2}),
+    "chat, several answers": (
+        CHAT,
+        lambda prompt: chat_fields(prompt) | {"n": 2, "temperature": 1},
+    ),
     "chat, beam search": (
         CHAT,
         lambda prompt: chat_fields(prompt) | {"use_beam_search": True, "n": 2},
@@ -26,10 +34,10 @@ ENDPOINTS: dict[str, tuple[str, Callable[[str], Fields]]] = {
         f"{CHAT}/batch",
         lambda prompt: chat_fields(prompt) | {"messages": 2 * [chat_fields(prompt)["messages"]]},
     ),
-    "completion": ("/v1/completions", lambda prompt: completion_fields(prompt)),
+    "completion": ("/v1/completions", completion_fields),
     "completion, several prompts": (
         "/v1/completions",
-        lambda prompt: completion_fields(prompt) | {"prompt": [prompt, prompt], "n": 2},
+        lambda prompt: completion_fields(prompt) | {"prompt": [prompt, prompt]},
     ),
     "completion, beam search": (
         "/v1/completions",
@@ -58,20 +66,8 @@ ENDPOINTS: dict[str, tuple[str, Callable[[str], Fields]]] = {
             "label_token_ids": [5, 6],
         },
     ),
-    "structured decision": (
-        "/v1/systemone",
-        lambda prompt: {
-            "model": "demo",
-            "state": prompt,
-            "questions": {"q": {"type": "choice", "question": "Which?", "options": ["a", "b"]}},
-        },
-    ),
 }
 STREAMED = ("chat", "completion", "response", "message", "tokens")
-
-
-def completion_fields(prompt: str) -> Fields:
-    return {"model": "demo", "prompt": prompt, "max_tokens": 4, "temperature": 0}
 
 
 def hits_of(served: Served, path: str, who: str, fields: Fields, **headers: str) -> int:

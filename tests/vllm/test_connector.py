@@ -84,3 +84,37 @@ def test_media_that_an_adapter_encodes_get_no_custody(make_request: Any) -> None
     assert look_up(request, adapts_media=False) == "a1" * 32
     request.lora_request = None
     assert look_up(request) is None
+
+
+def test_a_salt_decides_every_block_hash(make_request: Any) -> None:
+    one, other, again = (make_request(cache_salt=None) for _ in range(3))
+    unsalted = set(one.block_hashes)
+    connector._salt_blocks(one, "acme", None)
+    connector._salt_blocks(other, "globex", None)
+    connector._salt_blocks(again, "acme", None)
+    assert one.block_hashes == again.block_hashes
+    assert not set(one.block_hashes) & unsalted
+    assert not set(one.block_hashes) & set(other.block_hashes)
+
+
+def test_an_adapter_named_like_a_salt_collides_with_none(make_request: Any) -> None:
+    salt = "s" * 43
+    salted, named = make_request(), make_request(lora_request=LoRARequest(salt, 1, "/a"))
+    connector._salt_blocks(salted, salt, None)
+    connector._salt_blocks(named, "other", "a1" * 32)
+    assert not set(salted.block_hashes) & set(named.block_hashes)
+
+
+def test_only_allowed_parameters_stay_with_a_request(make_request: Any) -> None:
+    parameters = {"kvcustody": "proof", "max_load_tokens": 256, "remote_host": "10.0.0.9"}
+    extra = {"kv_transfer_params": parameters, "other": 1}
+    shared = SamplingParams(max_tokens=1, extra_args=extra)
+    request = make_request(sampling_params=shared)
+    assert request.kv_transfer_params == parameters
+    connector._forget_parameters(request, frozenset({"max_load_tokens"}))
+    assert request.kv_transfer_params == {"max_load_tokens": 256}
+    assert request.sampling_params.extra_args == {"other": 1}
+    assert shared.extra_args == extra, "the requests of one prompt share it"
+    request = make_request(sampling_params=shared)
+    connector._forget_parameters(request, frozenset())
+    assert request.kv_transfer_params is None

@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from kvcustody.cli.common import ConfigOption, JsonOption, print_json
-from kvcustody.config import CONFIG_ENV, load_settings
+from kvcustody.config import CONFIG_ENV, connector_config, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.wiring import preflight
 
@@ -74,20 +74,6 @@ def vllm_config(config: ConfigOption = None, json_: JsonOption = False) -> None:
         print_json(value)
     else:
         typer.echo(json.dumps(value))
-
-
-def connector_config(file: Path) -> dict[str, Any]:
-    """Value of vLLM's `--kv-transfer-config`.
-
-    Args:
-        file: custody.yaml.
-
-    """
-    return {
-        "kv_connector": "CustodyConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"custody": str(file)},
-    }
 
 
 def _refuse_what_undoes_custody(arguments: Sequence[str]) -> None:
