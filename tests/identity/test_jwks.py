@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jwt.algorithms import ECAlgorithm
 
 from answering_server import closed_port
 from key_deployment import Clock
@@ -156,7 +157,7 @@ def test_a_key_that_the_provider_keeps_for_one_algorithm_verifies_no_other() -> 
     assert isinstance(bearer.authenticate(OLD.sign()), Caller)
 
 
-PRIVATE = {**OLD.entry, "d": "AAAA"}
+PRIVATE = ECAlgorithm.to_jwk(OLD.private, as_dict=True)
 UNUSABLE: dict[str, Any] = {
     "for encryption": {**OLD.entry, "use": "enc"},
     "for signing alone": {**OLD.entry, "key_ops": ["sign"]},
