@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 from answering_server import closed_port
 from key_deployment import Clock
@@ -156,13 +158,13 @@ def test_a_key_that_the_provider_keeps_for_one_algorithm_verifies_no_other() -> 
     assert isinstance(bearer.authenticate(OLD.sign()), Caller)
 
 
-PRIVATE = {**OLD.entry, "d": "AAAA"}
+PRIVATE = ec.generate_private_key(ec.SECP256R1())
 UNUSABLE: dict[str, Any] = {
     "for encryption": {**OLD.entry, "use": "enc"},
     "for signing alone": {**OLD.entry, "key_ops": ["sign"]},
     "key_ops that are no list": {**OLD.entry, "key_ops": "verify"},
     "a secret": {"kty": "oct", "k": "c2VjcmV0", "kid": "old"},
-    "a private key": PRIVATE,
+    "a private key": ECAlgorithm.to_jwk(PRIVATE, as_dict=True),
     "a small RSA key": {"kty": "RSA", "n": "u" * 171, "e": "AQAB", "kid": "old"},
     "a point that is on no curve": {**OLD.entry, "x": OLD.entry["y"]},
     "an unknown curve": {**OLD.entry, "crv": "P-192"},

@@ -103,6 +103,9 @@ FORGERIES = {
     "unencoded payload": RSA.sign_text(
         json.dumps(claims_with()), '{"alg": "RS256", "kid": "rs256", "b64": false}'
     ),
+    "compressed payload": RSA.sign_text(
+        json.dumps(claims_with()), '{"alg": "RS256", "kid": "rs256", "zip": "DEF"}'
+    ),
     "header with a name twice": RSA.sign_text(
         json.dumps(claims_with()), '{"alg": "none", "alg": "RS256", "kid": "rs256"}'
     ),

@@ -1,7 +1,7 @@
 """The time of a key's last use: once a minute, off the request's path, and no alarm if it fails."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -17,15 +17,17 @@ ACME = Principal("acme", "chat")
 
 
 class CountingStore(KeyStore):
-    """Keys in a real registry that counts what is written, and fails on demand."""
+    """Keys in a real registry that keeps what was written of their use."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
         self.written: list[set[str]] = []
         self.noted = threading.Event()
+        self.on_write: Callable[[], None] = lambda: None
 
     def note_use(self, times: Mapping[str, float]) -> None:
         super().note_use(times)
+        self.on_write()
         self.written.append(set(times))
         self.noted.set()
 
@@ -77,6 +79,23 @@ def test_what_could_not_be_written_is_counted_and_written_later(
     assert (usage.failures, last_used(keys)) == (2, [None])
     usage.write_due()
     assert (usage.failures, last_used(keys)) == (2, [1000.0])
+
+
+def test_a_use_during_a_write_is_written_later(keys: CountingStore) -> None:
+    clock = Clock(1000.0)
+    usage = KeyUsage(keys, clock)
+    key_id = keys.mint(ACME, expires=None).record.id
+
+    def use_again() -> None:
+        clock.now += 1
+        usage.note(key_id)
+
+    usage.note(key_id)
+    keys.on_write = use_again
+    usage.write_due()
+    keys.on_write = lambda: None
+    usage.write_due(all_=True)
+    assert last_used(keys) == [1001.0]
 
 
 def test_closing_writes_what_waits(keys: CountingStore) -> None:

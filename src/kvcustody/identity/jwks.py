@@ -177,11 +177,8 @@ def _parse_key(entry: object) -> ProviderKey | None:
 
 def _verifies(entry: Mapping[str, Any]) -> bool:
     operations = entry.get("key_ops")
-    return (
-        entry.get("use") in {None, "sig"}
-        and (operations is None or (isinstance(operations, list) and "verify" in operations))
-        # A private key that was published is anybody's.
-        and "d" not in entry
+    return entry.get("use") in {None, "sig"} and (
+        operations is None or (isinstance(operations, list) and "verify" in operations)
     )
 
 
@@ -198,7 +195,7 @@ def _public_key(entry: dict[str, Any]) -> PublicKey | None:
         return key if key.key_size >= _LEAST_RSA_BITS else None
     if isinstance(key, EllipticCurvePublicKey | Ed25519PublicKey):
         return key
-    return None
+    return None  # a private key, too: once published it is anybody's
 
 
 def _has(keys: tuple[ProviderKey, ...], kid: str) -> bool:
