@@ -68,6 +68,7 @@ class Served:
 
     def prompt(self, characters: int = _PROMPT_CHARACTERS) -> str:
         """A prompt that begins as no other does, so that nothing of it is cached."""
+        assert characters < len(self.document)
         self._prompts += 1
         start = 97 * self._prompts % (len(self.document) - characters)
         return f"{self._prompts} {self.document[start : start + characters]}"
