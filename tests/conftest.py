@@ -7,7 +7,13 @@ from kvcustody.audit.events import COMMON_FIELDS, EVENTS
 from postgresql_server import PostgreSQLServer, running_server
 from tier_doubles import Custody
 
-pytest_plugins = ["command_line", "gateway_fixtures", "key_deployment", "service_fixtures"]
+pytest_plugins = [
+    "command_line",
+    "engine_fixtures",
+    "gateway_fixtures",
+    "key_deployment",
+    "service_fixtures",
+]
 
 _NEED_VLLM = ("engine", "vllm")
 

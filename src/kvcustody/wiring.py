@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.gateway.response_ids import ResponseIds
 from kvcustody.gateway.services import ClientParameters, GatewayServices
 from kvcustody.identity.assertion import AssertionSigner, AssertionVerifier
+from kvcustody.identity.authenticator import Authenticator
+from kvcustody.identity.key_usage import KeyUsage
+from kvcustody.identity.opening import open_bearer
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.identity.tokens import KeyStore
@@ -142,8 +146,14 @@ def build_engine(
     )
 
 
-def build_gateway(settings: Settings) -> GatewayServices:
-    """Wire the gateway's side: API keys, assertions and salts.
+def build_gateway(
+    settings: Settings, clock: Callable[[], float] = time.monotonic
+) -> GatewayServices:
+    """Wire the gateway's side: authentication, assertions and salts.
+
+    Args:
+        settings: custody.yaml.
+        clock: monotonic seconds, for what is remembered of credentials.
 
     Raises:
         ConfigurationError: custody.yaml, or a file that it names, is wrong.
@@ -151,19 +161,24 @@ def build_gateway(settings: Settings) -> GatewayServices:
 
     """
     decisions = load_decisions(settings)
+    bearer = open_bearer(settings)
     keys = open_keys(settings)
     audit = open_audit(settings, keys.keyring, "gateway")
+    key_store = KeyStore(keys.registry)
+    usage = KeyUsage(key_store)
     anonymous = settings.identity.anonymous
 
     assertion_key = keys.keyring.service_key(ServiceKey.ASSERTION)
     assertion_ttl = settings.identity.assertion_ttl
 
     def close() -> None:
+        usage.close()
         audit.close()
         keys.close()
 
+    usage.start()
     return GatewayServices(
-        keys=KeyStore(keys.registry),
+        authenticator=Authenticator(key_store, usage, bearer, settings.tenants, clock=clock),
         signer=AssertionSigner(assertion_key, settings.deployment, assertion_ttl),
         tickets=SaltTickets(assertion_key, assertion_ttl),
         salts=Salts(
@@ -191,6 +206,7 @@ def preflight(settings: Settings) -> None:
 
     """
     load_decisions(settings)
+    open_bearer(settings)
     with settings.places.blame("host", "bytes"):
         _check_shared_memory(settings.host.bytes)
     open_stores(settings)

@@ -65,3 +65,14 @@ def one_line(result: Result) -> str:
     assert result.err.startswith("kvcustody: ")
     assert result.err.count("\n") == 1
     return result.err
+
+
+def replaced(old: str, new: str) -> Callable[[Path], None]:
+    """A change of a custody.yaml."""
+
+    def replace(config: Path) -> None:
+        text = config.read_text(encoding="utf-8")
+        assert old in text
+        config.write_text(text.replace(old, new), encoding="utf-8")
+
+    return replace

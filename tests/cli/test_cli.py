@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run, one_line
+from command_line import Run, one_line, replaced
 from kvcustody.sealing import DataKey
 from kvcustody.sealing.block import BlockIdentity, seal_into, sealed_size
 
 pytestmark = pytest.mark.unit
+
+JWT = (
+    "jwt: {issuer: i, audience: a, jwks: absent.json, algorithms: [RS256], "
+    "claims: {tenant: t, workload: w}}"
+)
 
 
 def test_init_writes_a_deployment_that_works_and_mints_two_keys(tmp_path: Path, run: Run) -> None:
@@ -52,51 +57,6 @@ def test_vllm_config_leaves_no_trace_in_the_audit_trail(config: Path, run: Run) 
     run("vllm-config", "-c", config)
     run("token", "list", "-c", config)
     assert sorted(path.name for path in (config.parent / "audit").iterdir()) == before
-
-
-def test_tokens_are_minted_listed_and_revoked_and_the_audit_knows(config: Path, run: Run) -> None:
-    minted = run(
-        *("token", "mint", "--tenant", "acme", "--workload", "chat", "--subject", "s-1"),
-        *("--expires", "90d", "-c", config, "--json"),
-    ).json()
-    assert minted["key"].startswith("kvc_")
-    assert (minted["tenant"], minted["workload"], minted["subject"]) == ("acme", "chat", "s-1")
-    assert minted["expires"] is not None
-    listed = run("token", "list", "-c", config, "--json").json()
-    assert [token["tenant"] for token in listed] == ["acme", "globex", "acme"]
-    assert not any("key" in token for token in listed)
-    assert run("token", "revoke", minted["id"], "-c", config).code == 0
-    assert "revoked already" in one_line(run("token", "revoke", minted["id"], "-c", config))
-    unknown = one_line(run("token", "revoke", minted["key"].replace("kvc_", "kvx_"), "-c", config))
-    assert minted["key"].split("_", 2)[2] not in unknown
-    revoked = run("token", "list", "-c", config, "--json").json()[-1]
-    assert revoked["revoked"] is not None
-    events = run("audit", "query", "--event", "token.revoked", "-c", config, "--json").out
-    assert json.loads(events)["key_id"] == minted["id"]
-    assert "revoked" in run("token", "list", "-c", config).out
-
-
-def test_a_token_for_an_unknown_tenant_or_with_an_odd_life_is_refused(
-    config: Path, run: Run
-) -> None:
-    error = one_line(run("token", "mint", "--tenant", "initech", "-c", config))
-    assert error == (
-        "kvcustody: --tenant: unknown tenant 'initech'; custody.yaml has acme, globex\n"
-    )
-    error = one_line(run("token", "mint", "--tenant", "acme", "--expires", "soon", "-c", config))
-    assert "--expires: " in error
-    for option, value in (("--workload", "a/b"), ("--workload", "*"), ("--subject", "a\nb")):
-        error = one_line(run("token", "mint", "--tenant", "acme", option, value, "-c", config))
-        assert f"{option}: " in error
-
-
-def test_a_key_without_subject_is_refused_where_each_subject_has_its_cache(
-    config: Path, run: Run
-) -> None:
-    replaced("acme: {scope: tenant}", "acme: {scope: subject}")(config)
-    error = one_line(run("token", "mint", "--tenant", "acme", "-c", config))
-    assert "--subject: 'acme' keeps a cache for each data subject" in error
-    assert run("token", "mint", "--tenant", "acme", "--subject", "s", "-c", config).code == 0
 
 
 def test_a_relative_registry_lies_beside_the_configuration(
@@ -140,15 +100,6 @@ def test_an_outsider_verifies_with_the_public_key_alone(
     assert run("audit", "verify", *arguments).code == 0
     public.write_text("nonsense")
     assert "not a PEM public key" in one_line(run("audit", "verify", *arguments))
-
-
-def test_mint_prints_nothing_but_the_key_on_standard_output(config: Path, run: Run) -> None:
-    minted = run("token", "mint", "--tenant", "acme", "-c", config)
-    assert minted.out.startswith("kvc_")
-    assert minted.out.count("\n") == 1
-    assert "Shown once" in minted.err
-    # A pasted key is as good as its id.
-    assert run("token", "revoke", minted.out.strip(), "-c", config).code == 0
 
 
 def test_tables_are_whole_where_nobody_watches(config: Path, run: Run) -> None:
@@ -222,15 +173,6 @@ def missing_policy(config: Path) -> None:
     (config.parent / "policies" / "policy.csv").unlink()
 
 
-def replaced(old: str, new: str) -> Callable[[Path], None]:
-    def replace(config: Path) -> None:
-        text = config.read_text(encoding="utf-8")
-        assert old in text
-        config.write_text(text.replace(old, new), encoding="utf-8")
-
-    return replace
-
-
 def unwritable_tier(config: Path) -> None:
     tier = config.parent / "tier"
     tier.rmdir()
@@ -298,6 +240,10 @@ def broken_registry(config: Path) -> None:
         (replaced("deployment: local ", "deployment: [local "), "custody.yaml:"),
         (unwritable_tier, "custody.yaml:11: tiers[0].path: {root}/tier: the tier's folder can't"),
         (unwritable_audit, "custody.yaml:16: audit.path: "),
+        (
+            replaced("anonymous: deny", f"anonymous: deny, {JWT}"),
+            "custody.yaml:8: identity.jwt.jwks: {root}/absent.json: no such file",
+        ),
         (broken_registry, "custody.yaml:6: state: {root}/state/registry.sqlite: not a usable"),
     ],
 )

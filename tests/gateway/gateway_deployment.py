@@ -14,6 +14,7 @@ from kvcustody.gateway import CustodyGateway
 from kvcustody.gateway.replies import Receive, Scope, Send
 from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.assertion import ASSERTION_PARAMETER, AssertionVerifier
+from kvcustody.identity.authenticator import REMEMBERED_SECONDS
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.sealing import ServiceKey
@@ -53,6 +54,16 @@ class RecordingApp:
         self.disconnected = True
 
 
+class Clock:
+    """Monotonic seconds that tests turn on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Deployment:
     """A real deployment of `kvcustody init`, with its gateway in front of a recording app."""
 
@@ -67,10 +78,11 @@ class Deployment:
         config.write_text(text, encoding="utf-8")
         self.settings = load_settings(config)
         self.app = RecordingApp()
+        self.clock = Clock()
         self.restart()
 
     def restart(self) -> None:
-        self.services: GatewayServices = build_gateway(self.settings)
+        self.services: GatewayServices = build_gateway(self.settings, self.clock)
         self.middleware = CustodyGateway(self.app, self.services)
 
     def client(self) -> httpx.AsyncClient:
@@ -94,6 +106,16 @@ class Deployment:
     def revoke(self, tenant: str) -> None:
         with closing(open_keys(self.settings)) as keys:
             assert KeyStore(keys.registry).revoke(self.keys[tenant].record.id)
+        self.forget()
+
+    def lose_registry(self) -> None:
+        """Make the registry fail from now on."""
+        (self.directory / "state" / "registry.sqlite").unlink()
+        self.services.authenticator._keys._registry.close()  # so that it is opened anew
+
+    def forget(self) -> None:
+        """Let the time pass for which a credential is remembered."""
+        self.clock.now += REMEMBERED_SECONDS
 
     async def post(
         self, path: str, headers: dict[str, str], fields: dict[str, Any]

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from gateway_deployment import Deployment
+from upstream_double import Proxied, UpstreamDouble, plain_server, proxied, serving
 
 
 @pytest.fixture
@@ -20,3 +21,16 @@ def gateway(tmp_path: Path) -> Iterator[Deployment]:
 async def client(gateway: Deployment) -> AsyncIterator[httpx.AsyncClient]:
     async with gateway.client() as client:
         yield client
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[UpstreamDouble]:
+    double = UpstreamDouble()
+    async with serving(plain_server(double)) as double.url:
+        yield double
+
+
+@pytest.fixture
+async def proxy(gateway: Deployment, upstream: UpstreamDouble) -> AsyncIterator[Proxied]:
+    async with proxied(gateway, upstream.url) as proxy:
+        yield proxy

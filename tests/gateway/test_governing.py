@@ -202,6 +202,16 @@ async def test_members_of_a_group_get_one_salt_if_they_ask_for_it(tmp_path: Path
     assert groups == [None, "manuals", None, "manuals"]
 
 
+async def test_a_key_may_ask_for_a_group_and_a_header_for_another(tmp_path: Path) -> None:
+    gateway = sharing(tmp_path)
+    member = gateway.mint(Principal("globex", "chat"), group="manuals")
+    await gateway.post(CHAT, member, {})
+    assert verified(gateway).group == "manuals"
+    await gateway.post(CHAT, {**member, "X-Custody-Share": "other"}, {})
+    assert verified(gateway).group == "other"
+    gateway.services.close()
+
+
 @pytest.mark.parametrize(
     ("group", "reason"),
     [("nonsense", SharingRefusal.UNKNOWN_GROUP), ("other", SharingRefusal.NOT_A_MEMBER)],

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,8 @@ from kvcustody.gateway import CustodyGateway
 from kvcustody.gateway.replies import Receive, Scope, Send
 from kvcustody.identity.assertion import Verified
 from kvcustody.identity.principal import Principal
-from kvcustody.wiring import build_gateway
+from kvcustody.identity.tokens import KeyStore
+from kvcustody.wiring import build_gateway, open_keys
 
 pytestmark = pytest.mark.unit
 
@@ -96,7 +98,8 @@ async def test_without_a_valid_key_nothing_reaches_the_server(
     for method, path in (("POST", CHAT), ("GET", "/v1/models"), ("POST", "/tokenize")):
         answer = await client.request(method, path, headers=raw)
         assert answer.status_code == 401, path
-        assert answer.headers["www-authenticate"] == "Bearer"
+        challenge = 'Bearer error="invalid_token"' if headers else "Bearer"
+        assert answer.headers["www-authenticate"] == challenge
         assert answer.json()["error"]["code"] in {"missing_api_key", "invalid_api_key"}
     assert gateway.app.requests == []
     allowed = await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
@@ -204,8 +207,7 @@ async def test_anonymous_callers_are_the_configured_tenant_but_a_bad_key_is_not(
 async def test_while_the_registry_fails_requests_get_a_503_and_no_custody(
     gateway: Deployment, client: httpx.AsyncClient
 ) -> None:
-    (gateway.directory / "state" / "registry.sqlite").unlink()
-    gateway.services.keys._registry.close()  # so that it is opened anew
+    gateway.lose_registry()
     answer = await client.post(CHAT, json={}, headers=gateway.bearer("acme"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "identity_unavailable")
     assert gateway.app.requests == []
@@ -289,3 +291,29 @@ async def test_a_wrong_configuration_stops_the_server_at_its_start(
         base_url="http://gateway",
     ) as client:
         assert (await client.post(CHAT, json={})).status_code == 503
+
+
+async def test_an_admin_route_opens_for_an_admins_key_alone(tmp_path: Path) -> None:
+    gateway = Deployment(tmp_path)
+    admin = gateway.mint(Principal("acme", "ops"), admin=True)
+    async with gateway.client() as client:
+        answers = [
+            await client.post("/reset_prefix_cache", headers=headers)
+            for headers in ({}, gateway.bearer("acme"), admin)
+        ]
+    assert [answer.status_code for answer in answers] == [401, 403, 200]
+    assert answers[1].json()["error"]["code"] == "admin_required"
+    assert len(gateway.app.requests) == 1
+    (refused,) = gateway.events("request.refused")
+    assert (refused["tenant"], refused["reason"]) == ("acme", "not-admin")
+
+
+async def test_a_keys_use_is_noted(tmp_path: Path) -> None:
+    gateway = Deployment(tmp_path)
+    async with gateway.client() as client:
+        await client.get("/v1/models", headers=gateway.bearer("acme"))
+    gateway.services.close()
+    with closing(open_keys(gateway.settings)) as keys:
+        used = {key.principal.tenant: key.last_used for key in KeyStore(keys.registry).list()}
+    assert used["acme"] is not None
+    assert used["globex"] is None

@@ -14,7 +14,14 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, NullPool, create_engine, inspect, select, text
 
 from kvcustody.registry import migrations, open_registry, upgrading
-from kvcustody.registry.schema import REVISION, data_keys, metadata, namespaces, service_keys
+from kvcustody.registry.schema import (
+    REVISION,
+    api_keys,
+    data_keys,
+    metadata,
+    namespaces,
+    service_keys,
+)
 from kvcustody.registry.upgrading import revision_of
 from registries import add, purposes, refusal
 
@@ -77,7 +84,7 @@ def content(connection: Connection) -> dict[str, list[dict[str, object]]]:
     return found
 
 
-@pytest.mark.parametrize("start", ["nothing", "0001"])
+@pytest.mark.parametrize("start", ["nothing", "0001", "0002"])
 def test_a_registry_ends_with_the_schema_that_the_code_knows(
     registry_url: str, engine: Engine, start: str
 ) -> None:
@@ -112,6 +119,9 @@ def test_an_older_registry_is_brought_up_to_date_without_loss(
         assert connection.scalars(select(data_keys.c.retired)).all() == [None]
         assert connection.execute(
             select(namespaces.c.root, namespaces.c.sharing_group, namespaces.c.adapter)
+        ).all() == [(None, None, None)]
+        assert connection.execute(
+            select(api_keys.c.admin, api_keys.c.sharing_group, api_keys.c.last_used)
         ).all() == [(None, None, None)]
     registry.close()
 

@@ -56,7 +56,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "key.created": ("namespace", "key_id", "epoch"),
     "key.destroyed": ("namespace", "key_id", "epoch"),
     "keys.rewrapped": ("keys", "failed", "root"),
-    "token.minted": ("key_id",),
+    "token.minted": ("key_id", "admin", "group"),
     "token.revoked": ("key_id",),
     "policy.loaded": (),
     "policy.rejected": (),

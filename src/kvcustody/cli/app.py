@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from kvcustody.cli import audit, bench, demo, init, inspect, keys, model, serve, token
+from kvcustody.cli import audit, bench, demo, gateway, init, inspect, keys, model, serve, token
 from kvcustody.errors import CustodyError, UnavailableError
 
 EXIT_PROBLEMS = 1
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
 app.command("vllm-config")(serve.vllm_config)
+app.command("gateway")(gateway.gateway)
 app.command("demo")(demo.demo)
 app.command("inspect")(inspect.inspect)
 app.add_typer(keys.app, name="keys")

@@ -17,9 +17,10 @@ from kvcustody.cli.common import (
     show_time,
 )
 from kvcustody.cli.session import AuditedKeys
-from kvcustody.config import load_settings
+from kvcustody.config import Settings, load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
+from kvcustody.identity.authenticator import REMEMBERED_SECONDS
 from kvcustody.identity.principal import Principal, is_canonical
 from kvcustody.identity.tokens import ApiKey, KeyStore, key_id_of
 from kvcustody.wiring import open_keys
@@ -34,6 +35,12 @@ def mint(
     subject: Annotated[str | None, typer.Option(help="Data subject the key acts for.")] = None,
     expires: Annotated[
         str | None, typer.Option(help="Life of the key, such as 90d; for ever if left out.")
+    ] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Let the key use the server's administrative routes.")
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option(help="Sharing group whose cache the key's requests use.")
     ] = None,
     config: ConfigOption = None,
     json_: JsonOption = False,
@@ -56,15 +63,17 @@ def mint(
         raise ConfigurationError(
             f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"
         )
+    if group is not None:
+        _check_group(settings, tenant, group)
     try:
         end = None if expires is None else time.time() + parse_duration(expires)
     except ValueError as error:
         raise ConfigurationError(str(error), field="--expires") from None
     with AuditedKeys(settings) as session:
         minted = KeyStore(session.keys.registry).mint(
-            Principal(tenant, workload, subject), expires=end
+            Principal(tenant, workload, subject), expires=end, admin=admin, group=group
         )
-        _audit(session.audit, "token.minted", "mint", minted.record)
+        _audit(session.audit, "token.minted", "mint", minted.record, admin=admin, group=group)
     if json_:
         print_json({**_describe(minted.record), "key": minted.key})
     else:
@@ -89,6 +98,8 @@ def revoke(
         if not store.revoke(key_id):
             raise ConfigurationError(f"'{key_id}' is revoked already")
         _audit(session.audit, "token.revoked", "revoke", record)
+    # So that it is true when it is said: a gateway may have looked just before.
+    time.sleep(REMEMBERED_SECONDS)
     if json_:
         print_json({"id": key_id, "revoked": True})
     else:
@@ -100,27 +111,49 @@ def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
     """List API keys, without their secrets."""
     with closing(open_keys(load_settings(config))) as keys:
         records = KeyStore(keys.registry).list()
+    now = time.time()
     if json_:
-        print_json([_describe(record) | {"revoked": _time(record.revoked)} for record in records])
+        print_json([_describe_stored(record, now) for record in records])
         return
     print_table(
-        ["id", "tenant", "workload", "subject", "created", "expires", "state"],
+        [
+            *("id", "tenant", "workload", "subject", "created", "expires", "last used"),
+            *("state", "admin", "group"),
+        ],
         [
             [
                 record.id,
                 record.principal.tenant,
                 record.principal.workload,
                 record.principal.subject or "",
-                _time(record.created) or "",
+                show_time(record.created),
                 _time(record.expires) or "never",
-                "revoked" if record.revoked else "valid",
+                _time(record.last_used) or "never",
+                record.state(now),
+                "yes" if record.admin else "",
+                record.group or "",
             ]
             for record in records
         ],
     )
 
 
-def _audit(audit: AuditLog, event: str, action: str, record: ApiKey) -> None:
+def _check_group(settings: Settings, tenant: str, group: str) -> None:
+    groups = {entry.group: entry.tenants for entry in settings.sharing}
+    if group not in groups:
+        known = f"has {', '.join(groups)}" if groups else "has none"
+        raise ConfigurationError(
+            f"unknown group '{group}'; `sharing` in custody.yaml {known}", field="--group"
+        )
+    if tenant not in groups[group]:
+        raise ConfigurationError(
+            f"'{tenant}' is not in '{group}'; it is for {', '.join(groups[group])}", field="--group"
+        )
+
+
+def _audit(
+    audit: AuditLog, event: str, action: str, record: ApiKey, **rights: str | bool | None
+) -> None:
     audit.record(
         event,
         tenant=record.principal.tenant,
@@ -128,16 +161,29 @@ def _audit(audit: AuditLog, event: str, action: str, record: ApiKey) -> None:
         action=action,
         outcome="ok",
         key_id=record.id,
+        **rights,
     )
 
 
-def _describe(record: ApiKey) -> dict[str, str | None]:
+def _describe(record: ApiKey) -> dict[str, str | bool | None]:
     return {
         "id": record.id,
         "tenant": record.principal.tenant,
         "workload": record.principal.workload,
         "subject": record.principal.subject,
         "expires": _time(record.expires),
+        "admin": record.admin,
+        "group": record.group,
+    }
+
+
+def _describe_stored(record: ApiKey, now: float) -> dict[str, str | bool | None]:
+    return {
+        **_describe(record),
+        "state": record.state(now),
+        "created": show_time(record.created),
+        "last_used": _time(record.last_used),
+        "revoked": _time(record.revoked),
     }
 
 

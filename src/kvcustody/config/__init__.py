@@ -1,6 +1,7 @@
 """custody.yaml → frozen settings; the one place that validates configuration."""
 
 from kvcustody.config.connector import connector_config
+from kvcustody.config.identity import ClaimSettings, IdentitySettings, JwtSettings
 from kvcustody.config.loading import CONFIG_ENV, load_settings
 from kvcustody.config.settings import (
     AuditSettings,
@@ -8,7 +9,6 @@ from kvcustody.config.settings import (
     AwsKmsRoot,
     FailureSettings,
     HostSettings,
-    IdentitySettings,
     KeySettings,
     LocalKeys,
     LocalRoot,
@@ -27,9 +27,11 @@ __all__ = [
     "AuditSettings",
     "AuthorizationSettings",
     "AwsKmsRoot",
+    "ClaimSettings",
     "FailureSettings",
     "HostSettings",
     "IdentitySettings",
+    "JwtSettings",
     "KeySettings",
     "LocalKeys",
     "LocalRoot",

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvcustody.config.places import Location, Places, dotted
-from kvcustody.config.settings import BASE_DIRECTORY, PROVIDERS, Settings
+from kvcustody.config.section import BASE_DIRECTORY
+from kvcustody.config.settings import PROVIDERS, Settings
 from kvcustody.config.values import NAME_FORM
 from kvcustody.errors import ConfigurationError
 
@@ -72,12 +73,10 @@ def load_settings(path: Path | None = None) -> Settings:
     except ValidationError as error:
         raise _explain(error.errors()[0], places) from None
     if (unknown := settings.unknown_tenant()) is not None:
-        field = ("identity", "anonymous")
+        field, name = unknown
+        allowed = "deny or one of the tenants" if field[-1] == "anonymous" else "one of the tenants"
         raise ConfigurationError(
-            f"unknown tenant '{unknown}'; write deny or one of the tenants",
-            path,
-            places.line(field),
-            dotted(field),
+            f"unknown tenant '{name}'; write {allowed}", path, places.line(field), dotted(field)
         )
     return settings.read_from(places)
 

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     PrivateAttr,
@@ -15,69 +13,37 @@ from pydantic import (
     ValidationInfo,
     field_serializer,
     field_validator,
-    model_validator,
 )
 
-from kvcustody.config.places import Places
+from kvcustody.config.identity import IdentitySettings
+from kvcustody.config.places import Location, Places
+from kvcustody.config.section import Name, Section
 from kvcustody.config.values import NAME_PATTERN, ByteSize, Duration, Fraction
-
-BASE_DIRECTORY = "base_directory"
-"""Key in the validation context: the folder that relative paths start from."""
 
 PROVIDERS = ("local", "aws-kms", "pkcs11")
 """Kinds of key providers."""
 
 WorkloadPattern = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN}|[*])$", strict=True)]
 """A workload's name, or `*` for all."""
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$", strict=True)]
-
-
-class _Section(BaseModel):
-    """What every section shares: frozen, and a misspelt field is an error, not a silent default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve_paths(cls, data: object, info: ValidationInfo) -> object:
-        """Make relative paths start from the folder of custody.yaml, wherever the process runs."""
-        base = (info.context or {}).get(BASE_DIRECTORY)
-        if base is None or not isinstance(data, dict):
-            return data
-        resolved = dict(data)
-        for name, field in cls.model_fields.items():
-            if field.annotation in (Path, Path | None) and isinstance(data.get(name), str):
-                resolved[name] = _resolve(base, data[name])
-        return resolved
-
-
-def _resolve(base: Path, text: str) -> Path | str:
-    if not text or "\0" in text:
-        return text  # which is no path, and refused as such
-    try:
-        return base / Path(text).expanduser()
-    except RuntimeError:
-        return text  # ~ of a user that is not known here
-
 
 _SQLITE = "sqlite:///"
 _PASSWORD = re.compile(r"(?<=://)([^:/]*):.*@")
 
 
-class OwnerSettings(_Section):
+class OwnerSettings(Section):
     """The named operating owner, shown in reports."""
 
     name: str = "unnamed"
     contact: str = ""
 
 
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """Which model revision the cache belongs to: `auto` fingerprints the model's files."""
 
     revision: Annotated[str, Field(min_length=1, max_length=128)] = "auto"
 
 
-class LocalRoot(_Section):
+class LocalRoot(Section):
     """A root key in a file that only its owner may read, encrypted or not."""
 
     provider: Literal["local"] = "local"
@@ -86,7 +52,7 @@ class LocalRoot(_Section):
     passphrase_file: Path | None = None
 
 
-class AwsKmsRoot(_Section):
+class AwsKmsRoot(Section):
     """A root key that never leaves AWS KMS; credentials come from where boto3 finds them."""
 
     provider: Literal["aws-kms"]
@@ -94,10 +60,10 @@ class AwsKmsRoot(_Section):
     region: str | None = None
     endpoint: str | None = None
     # Grants that AWS has not spread to all of its servers yet.
-    grant_tokens: list[str] = []
+    grant_tokens: list[str] = Field(default_factory=list)
 
 
-class Pkcs11Root(_Section):
+class Pkcs11Root(Section):
     """A root key that never leaves a hardware security module."""
 
     provider: Literal["pkcs11"]
@@ -128,14 +94,14 @@ RootSettings = Annotated[
 """Where a root key is."""
 
 
-class _KeyLife(_Section):
+class _KeyLife(Section):
     """How long keys are used, whatever provider holds the root key."""
 
     rotate_every: Duration = 7 * 86400.0
     # How long keys go on working from memory when the provider doesn't answer, or denies.
     cached_for: Duration = 3600.0
     # Root keys that may still unwrap, until `kvcustody keys rewrap` is done.
-    previous: list[RootSettings] = []
+    previous: list[RootSettings] = Field(default_factory=list)
 
 
 class LocalKeys(LocalRoot, _KeyLife):
@@ -159,25 +125,13 @@ KeySettings = Annotated[
 """Where the root key is, and how long the keys below it are used."""
 
 
-class IdentitySettings(_Section):
-    """How callers are identified; `anonymous` is `deny` or the tenant for callers without a key."""
-
-    anonymous: Name = "deny"
-    # How long a request may wait for the engine; also how long a leaked assertion is any good.
-    assertion_ttl: Annotated[Duration, Field(le=3600.0)] = 60.0
-    # What becomes of a request whose client says itself whose cache it uses, or from where.
-    client_parameters: Literal["remove", "refuse"] = "remove"
-    # Transfer parameters that a client may set all the same; they choose nobody's cache.
-    allowed_parameters: list[Literal["max_load_tokens"]] = []
-
-
-class HostSettings(_Section):
+class HostSettings(Section):
     """The host-memory tier, through which everything passes."""
 
     bytes: ByteSize = 8 * 2**30
 
 
-class TierSettings(_Section):
+class TierSettings(Section):
     """A tier beyond host memory. Tiers are looked up in the order in which they are listed."""
 
     name: Name
@@ -187,30 +141,30 @@ class TierSettings(_Section):
     min_free: Fraction = 0.05
 
 
-class TenantSettings(_Section):
+class TenantSettings(Section):
     """A tenant: what its cache is shared within, and how long its blocks live at most."""
 
     scope: Literal["tenant", "workload", "subject"] = "tenant"
     ttl: Duration | None = None
     # Workloads whose requests may name the data subject they are about; `*` is all.
-    act_for_subjects: list[WorkloadPattern] = []
+    act_for_subjects: list[WorkloadPattern] = Field(default_factory=list)
 
 
-class SharingSettings(_Section):
+class SharingSettings(Section):
     """Tenants that may use one cache together, where the policy lets them `share`."""
 
     group: Name
     tenants: Annotated[list[Name], Field(min_length=1)]
 
 
-class AuthorizationSettings(_Section):
+class AuthorizationSettings(Section):
     """The Casbin model and policy; without a model, the built-in one is used."""
 
     model: Path | None = None
     policy: Path
 
 
-class AuditSettings(_Section):
+class AuditSettings(Section):
     """The audit trail; while it can't be written, `block` stops offloading, `continue` doesn't."""
 
     path: Path
@@ -218,7 +172,7 @@ class AuditSettings(_Section):
     checkpoint_every: Annotated[Duration, Field(le=3600.0)] = 10.0
 
 
-class FailureSettings(_Section):
+class FailureSettings(Section):
     """How long a tier may take before its answer counts as a miss."""
 
     # Beyond a minute, recomputing is faster for any prompt.
@@ -226,7 +180,7 @@ class FailureSettings(_Section):
     lookup_deadline: Annotated[Duration, Field(le=10.0)] = 0.2
 
 
-class Settings(_Section):
+class Settings(Section):
     """All of custody.yaml."""
 
     version: Literal[1]
@@ -241,7 +195,7 @@ class Settings(_Section):
     host: HostSettings = HostSettings()
     tiers: list[TierSettings] = Field(min_length=1)
     tenants: dict[Name, TenantSettings] = Field(min_length=1)
-    sharing: list[SharingSettings] = []
+    sharing: list[SharingSettings] = Field(default_factory=list)
     authorization: AuthorizationSettings
     audit: AuditSettings
     failure: FailureSettings = FailureSettings()
@@ -302,7 +256,9 @@ class Settings(_Section):
             raise ValueError(f"'{min(unknown)}' is no tenant; `tenants` has {', '.join(tenants)}")
         return sharing
 
-    def unknown_tenant(self) -> str | None:
-        """The tenant that `identity.anonymous` names and `tenants` lacks, if any."""
-        anonymous = self.identity.anonymous
-        return None if anonymous in {"deny", *self.tenants} else anonymous
+    def unknown_tenant(self) -> tuple[Location, str] | None:
+        """A tenant that `identity` names and `tenants` lacks, if any, and where."""
+        for place, tenant in self.identity.named_tenants():
+            if tenant not in self.tenants:
+                return ("identity", *place), tenant
+        return None

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +31,14 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
 }
-_FLAGS = (
+VLLM_FLAGS = (
     "--enforce-eager",
     *("--max-model-len", "4096"),
     *("--served-model-name", "demo"),
     # In half precision, vLLM's own answers differ by rounding with how much of a prompt is cached.
     *("--dtype", "float32"),
 )
+"""What makes vLLM's answers the same each time, and its start quick."""
 
 
 @dataclass(frozen=True)
@@ -57,30 +58,53 @@ class Server:
 
 
 @contextmanager
-def running_server(model: Path, config: Path, log: Path) -> Iterator[Server]:
+def running_server(
+    model: Path, config: Path, log: Path, *, options: Sequence[str] = ()
+) -> Iterator[Server]:
     """Serve a model under custody until the block ends.
 
     Args:
         model: the model's folder.
         config: custody.yaml.
         log: file for the server's output, appended to.
+        options: more options of `vllm serve`.
 
     Raises:
         UnavailableError: the server did not come up; the text holds the end of its log.
 
     """
-    port = _free_port()
+    port = free_port()
     command = [
         *(sys.executable, "-m", "kvcustody.cli.app", "serve", str(model), "--config", str(config)),
-        *("--", "--host", "127.0.0.1", "--port", str(port), *_FLAGS),
+        *("--", "--host", "127.0.0.1", "--port", str(port), *VLLM_FLAGS, *options),
     ]
+    with running(command, port, log) as server:
+        yield server
+
+
+@contextmanager
+def running(
+    command: Sequence[str], port: int, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a command that serves, until the block ends.
+
+    Args:
+        command: the program and its arguments.
+        port: where it will listen, on loopback.
+        log: file for its output, appended to.
+        environment: variables in addition to ours.
+
+    Raises:
+        UnavailableError: the server did not come up; the text holds the end of its log.
+
+    """
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | _ENVIRONMENT | dict(environment or {}),
             start_new_session=True,
         )
     server = Server(f"http://127.0.0.1:{port}", process, log)
@@ -172,7 +196,8 @@ def _end_of(log: Path) -> str:
     return "\n".join([str(log), *lines[-_LOG_LINES:]])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from kvcustody.audit import AuditLog
+from kvcustody.identity.caller import Rejection
 
 _INTERVAL_SECONDS = 10.0
 _MOST_CLIENTS = 1024
@@ -27,13 +28,12 @@ class FailureReports:
         self._events = 0
         self._suppressed_elsewhere = 0
 
-    def report(self, client: str, reason: str, key_id: str | None) -> None:
+    def report(self, client: str, rejection: Rejection) -> None:
         """Report a failure, or count it if its client had one reported a moment ago.
 
         Args:
             client: network address.
-            reason: `no-key`, `invalid-key` or `unknown-tenant`.
-            key_id: public id of the key that was presented, if it has one.
+            rejection: why it is nobody; of its credential, no more than the public id is told.
 
         """
         now = self._clock()
@@ -58,8 +58,8 @@ class FailureReports:
             "auth.failed",
             action="authenticate",
             outcome="denied",
-            reason=reason,
+            reason=rejection.reason.value,
             client=client,
-            key_id=key_id,
+            key_id=rejection.credential,
             suppressed=suppressed,
         )

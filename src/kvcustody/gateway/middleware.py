@@ -15,7 +15,8 @@ from kvcustody.errors import CustodyError
 from kvcustody.gateway.acting_for import principal_of, read_headers
 from kvcustody.gateway.failures import FailureReports
 from kvcustody.gateway.governing import NO_SUCH_RESPONSE, govern
-from kvcustody.gateway.replies import Application, Receive, Refused, Scope, Send
+from kvcustody.gateway.rejections import refusal_for
+from kvcustody.gateway.replies import Application, Message, Receive, Refused, Scope, Send
 from kvcustody.gateway.reports import report_accepted, report_governed, report_refused
 from kvcustody.gateway.request import (
     path_of,
@@ -27,8 +28,7 @@ from kvcustody.gateway.request import (
 from kvcustody.gateway.routes import WEBSOCKET, Route, Treatment, find_route
 from kvcustody.gateway.services import GatewayServices
 from kvcustody.gateway.websocket import RecheckedSession, deny
-from kvcustody.identity.caller import AuthenticationFailure, Caller
-from kvcustody.identity.tokens import key_id_of
+from kvcustody.identity.caller import AuthenticationFailure, Caller, Rejection
 
 # Above this, parsing takes longer than other requests should wait.
 _PARSED_IN_LOOP_BYTES = 256 * 2**10
@@ -74,11 +74,21 @@ class CustodyGateway:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": f"kvcustody: {error}"})
             return
+
+        async def close_then_send(message: Message) -> None:
+            # Once the server has heard of the end, it may end the process at once.
+            if message["type"].startswith("lifespan.shutdown."):
+                await self._close()
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, close_then_send)
         finally:
-            if self._services is not None:
-                await asyncio.to_thread(self._services.close)
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._services is not None:
+            await asyncio.to_thread(self._services.close)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -191,28 +201,22 @@ class CustodyGateway:
         if presented is None:
             if services.anonymous is not None:
                 return Caller(services.anonymous, None)
-            self._report(scope, AuthenticationFailure.NO_KEY, None)
-            raise Refused(
-                HTTPStatus.UNAUTHORIZED,
-                "missing_api_key",
-                "Send your API key as 'Authorization: Bearer KEY'.",
-            )
-        key = await asyncio.to_thread(services.keys.authenticate, presented)
-        if key is None:
-            self._report(scope, AuthenticationFailure.INVALID_KEY, key_id_of(presented))
-            raise Refused(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "This API key is not valid.")
-        if key.principal.tenant not in services.tenants:
-            self._report(scope, AuthenticationFailure.UNKNOWN_TENANT, key.id)
-            raise Refused(
-                HTTPStatus.FORBIDDEN, "unknown_tenant", "This API key's tenant is not served here."
-            )
-        return Caller(key.principal, key.id)
+            raise self._rejected(scope, Rejection(AuthenticationFailure.NO_KEY))
+        authenticator = services.authenticator
+        caller = authenticator.remembered(presented)
+        if caller is not None:
+            return caller
+        outcome = await asyncio.to_thread(authenticator.authenticate, presented)
+        if isinstance(outcome, Rejection):
+            raise self._rejected(scope, outcome)
+        return outcome
 
-    def _report(self, scope: Scope, reason: AuthenticationFailure, key_id: str | None) -> None:
+    def _rejected(self, scope: Scope, rejection: Rejection) -> Refused:
         if self._failures is None:
             self._failures = FailureReports(self._ready().audit, time.monotonic)
         client = scope.get("client")
-        self._failures.report(str(client[0]) if client else "unknown", reason, key_id)
+        self._failures.report(str(client[0]) if client else "unknown", rejection)
+        return refusal_for(rejection.reason)
 
     def _ready(self) -> GatewayServices:
         if self._services is None:

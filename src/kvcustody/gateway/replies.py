@@ -11,6 +11,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+ANY_TOKEN = b"Bearer"
+"""The challenge to who shows no credential (RFC 6750, section 3)."""
+INVALID_TOKEN = b'Bearer error="invalid_token"'
+"""The challenge to who shows one that is not good."""
+
 
 class Refused(Exception):  # noqa: N818 - it ends a request; nothing has gone wrong here
     """Ends a request with an answer of the gateway's own.
@@ -19,14 +24,18 @@ class Refused(Exception):  # noqa: N818 - it ends a request; nothing has gone wr
         status: HTTP status.
         code: what scripts look at.
         message: what people read.
+        challenge: what an answer 401 asks for.
 
     """
 
-    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+    def __init__(
+        self, status: HTTPStatus, code: str, message: str, *, challenge: bytes = ANY_TOKEN
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
+        self.challenge = challenge
 
     async def reply(self, send: Send) -> None:
         """Send the answer."""
@@ -40,6 +49,6 @@ class Refused(Exception):  # noqa: N818 - it ends a request; nothing has gone wr
             (b"content-length", str(len(content)).encode()),
         ]
         if self.status is HTTPStatus.UNAUTHORIZED:
-            headers.append((b"www-authenticate", b"Bearer"))
+            headers.append((b"www-authenticate", self.challenge))
         await send({"type": "http.response.start", "status": int(self.status), "headers": headers})
         await send({"type": "http.response.body", "body": content})

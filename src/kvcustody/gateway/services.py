@@ -8,9 +8,9 @@ from kvcustody.audit import AuditLog
 from kvcustody.config import TenantSettings
 from kvcustody.gateway.response_ids import ResponseIds
 from kvcustody.identity.assertion import AssertionSigner
+from kvcustody.identity.authenticator import Authenticator
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.salt_ticket import SaltTickets
-from kvcustody.identity.tokens import KeyStore
 from kvcustody.policy import Sharing
 
 
@@ -33,7 +33,7 @@ class GatewayServices:
     """The gateway's collaborators.
 
     Args:
-        keys: authenticates API keys.
+        authenticator: finds out who presents a credential.
         signer: signs assertions for the connector.
         tickets: issues salt tickets, where no assertion can travel.
         salts: the cache salt of a principal or sharing group.
@@ -43,11 +43,11 @@ class GatewayServices:
         audit: the gateway's audit stream.
         anonymous: whom callers without a key are taken for; `None` refuses them.
         tenants: the tenants of custody.yaml.
-        close: ends the audit stream and closes the registry.
+        close: ends threads and the audit stream, and closes the registry.
 
     """
 
-    keys: KeyStore
+    authenticator: Authenticator
     signer: AssertionSigner
     tickets: SaltTickets
     salts: Salts

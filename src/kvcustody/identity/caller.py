@@ -29,4 +29,29 @@ class AuthenticationFailure(StrEnum):
 
     NO_KEY = "no-key"
     INVALID_KEY = "invalid-key"
+    EXPIRED_KEY = "expired-key"
+    REVOKED_KEY = "revoked-key"
     UNKNOWN_TENANT = "unknown-tenant"
+    """The credential is good, but its tenant is not served here."""
+    INVALID_TOKEN = "invalid-token"  # noqa: S105 - a reason, no secret
+    """A JWT that can't be parsed, or whose signature is not the issuer's."""
+    EXPIRED_TOKEN = "expired-token"  # noqa: S105 - a reason, no secret
+    """Or not valid yet."""
+    WRONG_ISSUER = "wrong-issuer"
+    WRONG_AUDIENCE = "wrong-audience"
+    UNMAPPED_CLAIMS = "unmapped-claims"
+    """Genuine, but its claims name no tenant or workload, or not in the right form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A credential that proves nobody.
+
+    Args:
+        reason: why.
+        credential: public id of the credential, for the audit, if it has one.
+
+    """
+
+    reason: AuthenticationFailure
+    credential: str | None = None

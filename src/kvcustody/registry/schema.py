@@ -1,6 +1,7 @@
 """Tables of the registry. It holds wrapped keys and hashed API keys, never a usable secret."""
 
 from sqlalchemy import (
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -12,7 +13,7 @@ from sqlalchemy import (
     Table,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration, which makes the tables what they are here; see `migrations`."""
 
 metadata = MetaData()
@@ -70,4 +71,7 @@ api_keys = Table(
     Column("created", Float, nullable=False),
     Column("expires", Float),
     Column("revoked", Float),
+    Column("admin", Boolean),  # NULL is no, as in keys that were made before there were admins
+    Column("sharing_group", String(64)),  # whose namespace the key's requests ask for
+    Column("last_used", Float),  # behind by a minute or so
 )
