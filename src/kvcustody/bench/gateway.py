@@ -163,13 +163,13 @@ class Server:
 
 
 def chat_body(size: int) -> bytes:
-    """A chat of about this many bytes, with line ends and letters beyond ASCII as texts have."""
+    """A chat of at least this many bytes, with line ends and letters beyond ASCII as texts have."""
     line = (
         'Ein Satz über "Custody", und noch einer.\nA line of plain text that has no such thing.\n'
     )
     messages = [
         {"role": "system", "content": "You answer questions about the text."},
-        {"role": "user", "content": line * max(1, size // len(json.dumps(line)))},
+        {"role": "user", "content": line * -(-size // len(line.encode()))},
     ]
     fields = {"model": "stub", "messages": messages, "stream": True, "max_tokens": 32}
     return json.dumps(fields, ensure_ascii=False).encode()

@@ -129,7 +129,7 @@ def gateway(
 
 
 def _print_streams(rows: list[Row]) -> None:
-    console.print(
+    typer.echo(
         f"{_STREAMS} streams of {_CHUNKS} chunks, {_PACE_SECONDS * 1000:g} ms apart or not paced, "
         f"bodies of {rows[0].body_bytes} bytes.\n"
         "Beside the bare server of the same round: median [lowest to highest] of the rounds.\n"
