@@ -167,9 +167,10 @@ def chat_body(size: int) -> bytes:
     line = (
         'Ein Satz über "Custody", und noch einer.\nA line of plain text that has no such thing.\n'
     )
+    line_bytes = len(json.dumps(line, ensure_ascii=False).encode()) - len('""')
     messages = [
         {"role": "system", "content": "You answer questions about the text."},
-        {"role": "user", "content": line * -(-size // len(line.encode()))},
+        {"role": "user", "content": line * (size // line_bytes + 1)},
     ]
     fields = {"model": "stub", "messages": messages, "stream": True, "max_tokens": 32}
     return json.dumps(fields, ensure_ascii=False).encode()
