@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kvcustody.audit.events import COMMON_FIELDS, EVENTS
 from postgresql_server import PostgreSQLServer, running_server
@@ -14,6 +15,10 @@ pytest_plugins = [
     "key_deployment",
     "service_fixtures",
 ]
+
+# A busy machine is no finding.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 _NEED_VLLM = ("engine", "vllm")
 

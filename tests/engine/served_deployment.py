@@ -16,9 +16,10 @@ from kvcustody.config import Settings, load_settings
 from kvcustody.demo.model import build_model
 from kvcustody.demo.server import Server, running_server
 from kvcustody.deployment import init_deployment
+from kvcustody.gateway.services import GatewayServices
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
-from kvcustody.wiring import open_keys
+from kvcustody.wiring import build_gateway, open_keys
 
 BLOCK = 128  # tokens; what vLLM's CPU platform uses
 CHAT = "/v1/chat/completions"
@@ -55,6 +56,7 @@ class Served:
     Args:
         server: the server.
         settings: its custody.yaml.
+        services: what its gateway works with.
         keys: API keys, by whose they are: a tenant of `kvcustody init`, or of `_PRINCIPALS`.
         document: what prompts are cut from.
 
@@ -62,6 +64,7 @@ class Served:
 
     server: Server
     settings: Settings
+    services: GatewayServices = field(repr=False)
     keys: Mapping[str, str] = field(repr=False)
     document: str = field(repr=False)
     _prompts: int = 0
@@ -155,9 +158,10 @@ def served_deployment(directory: Path) -> Iterator[Served]:
     model = build_model("tiny", document)
     with (
         mock.patch.dict(os.environ, _ENVIRONMENT),
+        closing(build_gateway(settings)) as services,
         running_server(model, config, log, options=_OPTIONS) as server,
     ):
-        yield Served(server, settings, keys, document)
+        yield Served(server, settings, services, keys, document)
 
 
 def _replace(file: Path, old: str, new: str) -> None:
