@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,26 +77,26 @@ async def test_a_request_with_a_token_is_for_whom_its_claims_name(
 
 
 @pytest.mark.parametrize(
-    ("headers", "reason", "expected"),
-    [
-        (token(STRANGER), "invalid-token", (401, "invalid_token")),
-        (token(exp=1), "expired-token", (401, "invalid_token")),
-        (token(iss="https://evil.example"), "wrong-issuer", (401, "invalid_token")),
-        (token(aud="other"), "wrong-audience", (401, "invalid_token")),
-        (token(azp=7), "unmapped-claims", (401, "invalid_token")),
-        (token(tenant="initech"), "unknown-tenant", (403, "unknown_tenant")),
-        ({"Authorization": "Bearer a.b.c"}, "invalid-token", (401, "invalid_token")),
+    ("make", "reason", "expected"),
+    [  # made in the test: a token that is made when pytest collects has expired by then
+        (lambda: token(STRANGER), "invalid-token", (401, "invalid_token")),
+        (lambda: token(exp=1), "expired-token", (401, "invalid_token")),
+        (lambda: token(iss="https://evil.example"), "wrong-issuer", (401, "invalid_token")),
+        (lambda: token(aud="other"), "wrong-audience", (401, "invalid_token")),
+        (lambda: token(azp=7), "unmapped-claims", (401, "invalid_token")),
+        (lambda: token(tenant="initech"), "unknown-tenant", (403, "unknown_tenant")),
+        (lambda: {"Authorization": "Bearer a.b.c"}, "invalid-token", (401, "invalid_token")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_a_token_that_is_no_good_is_refused_and_audited_without_its_content(
     federated: Deployment,
     client: httpx.AsyncClient,
-    headers: dict[str, str],
+    make: Callable[[], dict[str, str]],
     reason: str,
     expected: tuple[int, str],
 ) -> None:
-    answer = await client.post(CHAT, json={}, headers=headers)
+    answer = await client.post(CHAT, json={}, headers=make())
     assert (answer.status_code, answer.json()["error"]["code"]) == expected
     challenge = 'Bearer error="invalid_token"' if answer.status_code == 401 else None
     assert answer.headers.get("www-authenticate") == challenge
