@@ -32,11 +32,12 @@ class Site:
     acme may share in the group `manuals`; globex is a member, too, but the policy denies it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, scope: str = "tenant") -> None:
         config = directory / "custody.yaml"
         init_deployment(config)
         text = config.read_text(encoding="utf-8")
         text = text.replace("tenants:\n", "tenants:\n  initech: {scope: tenant}\n")
+        text = text.replace("acme: {scope: tenant}", f"acme: {{scope: {scope}}}")
         config.write_text(f"{text}\nsharing: [{{group: manuals, tenants: [acme, globex]}}]\n")
         with (directory / "policies" / "policy.csv").open("a", encoding="utf-8") as policy:
             policy.write("\np, globex, local, manuals, share, deny\n")
@@ -209,6 +210,19 @@ def test_the_salt_of_the_own_scope_is_none_for_the_group(site: Site) -> None:
         {"kvcustody": assertion}, engine_request_id=RID, cache_salt=site.salt(ACME), adapter=None
     )
     assert outcome == Refusal(RefusalReason.WRONG_SALT)
+
+
+def test_whose_tenant_keeps_persons_apart_and_who_names_none_gets_no_custody(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, scope="subject")
+    anna, nobody = Principal("acme", "chat", "anna"), ACME
+    assert granted(site.admit(anna)).cache_salt == site.salt(anna)
+    assert site.admit(nobody) == Refusal(RefusalReason.NO_SUBJECT)
+    assert site.salt(nobody) != site.salt(nobody)
+    assert granted(site.admit(nobody, group="manuals")).cache_salt == site.salt(nobody, "manuals")
+    (event,) = site.events("request.ungoverned")
+    assert (event["tenant"], event["reason"]) == ("acme", "no-subject")
 
 
 def test_an_unknown_tenant_is_refused(site: Site) -> None:

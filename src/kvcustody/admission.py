@@ -54,6 +54,8 @@ class RefusalReason(StrEnum):
     AUDIT_UNAVAILABLE = "audit-unavailable"
     KEYS_UNAVAILABLE = "keys-unavailable"
     INTERNAL_ERROR = "internal-error"
+    NO_SUBJECT = "no-subject"
+    """Its tenant keeps a cache for each data subject, and it names none."""
     PREFIX_CACHE_ONLY = "prefix-cache-only"
     """Its endpoint has no place for an assertion; a salt ticket came instead."""
 
@@ -253,6 +255,8 @@ class Admission:
             unshared = self._sharing.refusal(principal, verified.group)
             if unshared is not None:
                 return Refusal(unshared)
+        if _lacks_subject(tenant, principal, verified.group):
+            return Refusal(RefusalReason.NO_SUBJECT)
         scope = Scope.of(principal, self._deployment, tenant.scope, verified.group)
         salt = scope.cache_salt(self._salt_key)
         if cache_salt not in {None, salt}:
@@ -323,6 +327,14 @@ def _prefix_cache_only(salt: str, adapter: str | AdapterFailure | None) -> Refus
     return Refusal(RefusalReason.PREFIX_CACHE_ONLY, salt)
 
 
+def _lacks_subject(tenant: TenantSettings, principal: Principal, group: str | None) -> bool:
+    """Whether a request names no person, though its tenant keeps each person's cache apart.
+
+    One cache for all who name none would mix persons' data where they can't be erased one by one.
+    """
+    return tenant.scope == "subject" and principal.subject is None and group is None
+
+
 class Salts:
     """How the gateway finds the cache salt of a request; the connector checks the same.
 
@@ -348,7 +360,12 @@ class Salts:
         return Scope.of(principal, self._deployment, kind, group)
 
     def __call__(self, principal: Principal, group: str | None = None) -> str:
-        """The cache salt of a principal's scope, or of a sharing group."""
+        """The cache salt of a principal's scope, or of a sharing group.
+
+        One that nobody else will have, if the principal names no data subject and must.
+        """
+        if _lacks_subject(self._tenants[principal.tenant], principal, group):
+            return secrets.token_urlsafe(32)
         return self._salt(principal, group)
 
     def _derive(self, principal: Principal, group: str | None) -> str:

@@ -112,6 +112,13 @@ def test_a_key_without_subject_is_refused_where_each_subject_has_its_cache(
     assert run("token", "mint", "--tenant", "acme", "--subject", "s", "-c", config).code == 0
 
 
+def test_a_key_may_lack_a_subject_where_its_requests_may_name_one(config: Path, run: Run) -> None:
+    replaced("acme: {scope: tenant}", "acme: {scope: subject, act_for_subjects: [bot]}")(config)
+    mint = ("token", "mint", "--tenant", "acme", "-c", config, "--json", "--workload")
+    assert run(*mint, "bot").json()["subject"] is None
+    assert "--subject: 'acme' keeps a cache" in one_line(run(*mint, "chat"))
+
+
 def test_mint_prints_nothing_but_the_key_on_standard_output(config: Path, run: Run) -> None:
     minted = run("token", "mint", "--tenant", "acme", "-c", config)
     assert minted.out.startswith("kvc_")

@@ -78,6 +78,9 @@ def test_what_the_operator_allows_is_kept_if_it_is_a_count() -> None:
     assert (taken.names, taken.allowed) == (["kv_transfer_params"], {})
 
 
+IMAGE = {"type": "image_url", "image_url": None, "uuid": "globex-contract"}
+
+
 def test_nobody_names_an_image_that_another_has_sent() -> None:
     image = {"type": "image_url", "image_url": None, "uuid": "globex-contract"}
     left, taken = stripped(
@@ -91,6 +94,44 @@ def test_nobody_names_an_image_that_another_has_sent() -> None:
     assert taken.names == ["uuid"]
     assert "globex-contract" not in json.dumps(left)
     assert left["tools"] == [{"uuid": "kept"}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [  # wherever vLLM looks for pictures: scores, reranking, tools' results, whole earlier messages
+        {"documents": {"content": [IMAGE]}},
+        {"queries": [{"content": [IMAGE]}]},
+        {"data_1": [IMAGE], "text_2": {"content": [IMAGE]}},
+        {"query": IMAGE, "items": [[IMAGE]]},
+        {"input": [{"type": "function_call_output", "output": [IMAGE]}]},
+        {"previous_input_messages": [{"content": [IMAGE]}]},
+        {"what the next version has": {"deep": [{"deeper": IMAGE}]}},
+        {"messages": [{"content": [{"type": "tool_use", "content": [IMAGE], "input": {}}]}]},
+    ],
+)
+def test_an_image_is_named_nowhere(fields: dict[str, Any]) -> None:
+    left, taken = stripped(json.loads(json.dumps(fields)))
+    assert taken.names == ["uuid"]
+    assert "globex-contract" not in json.dumps(left)
+    assert "image_url" in json.dumps(left), "the picture itself stays"
+
+
+def test_what_is_said_to_a_tool_and_what_describes_it_stays() -> None:
+    fields = {
+        "messages": [{"content": [{"type": "tool_use", "name": "find", "input": {"uuid": "a"}}]}],
+        "tools": [{"input_schema": {"properties": {"uuid": {"type": "string"}}}}],
+        "response_format": {"json_schema": {"uuid": {}}},
+        "metadata": {"uuid": "a"},
+    }
+    left, taken = stripped(json.loads(json.dumps(fields)))
+    assert (left, taken.names) == (fields, [])
+
+
+@pytest.mark.parametrize("filler", [b"[],", b"1,", b"{},", b"[[[[[[[["])
+def test_a_body_of_too_many_values_is_refused_unparsed(filler: bytes) -> None:
+    with pytest.raises(BodyError, match="values"):
+        parse(b'{"a": [' + filler * 2**20)
+    assert len(parse(b'{"a": [' + b"1," * (2**19) + b"1]}")["a"]) == 2**19 + 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import pytest
 
 from kvcustody.gateway.failures import FailureReports
-from kvcustody.identity.caller import AuthenticationFailure, Rejection
+from kvcustody.gateway.routes import find_route
+from kvcustody.identity.caller import AuthenticationFailure, Caller, Rejection
+from kvcustody.identity.principal import Principal
 from tier_doubles import RecordingAudit
 
 pytestmark = pytest.mark.unit
@@ -22,9 +24,9 @@ def test_a_client_that_fails_on_is_one_event_an_interval_with_the_number_of_the_
     audit, clock = RecordingAudit(), Clock()
     reports = FailureReports(audit, clock)
     for _ in range(100):
-        reports.report("10.0.0.1", WRONG)
+        reports.unauthenticated("10.0.0.1", WRONG)
     clock.now += 10
-    reports.report("10.0.0.1", WRONG)
+    reports.unauthenticated("10.0.0.1", WRONG)
     assert [event["suppressed"] for event in audit.events] == [0, 99]
     assert {(event["reason"], event["key_id"]) for event in audit.events} == {("invalid-key", "id")}
 
@@ -33,7 +35,7 @@ def test_two_clients_are_two_events() -> None:
     audit = RecordingAudit()
     reports = FailureReports(audit, Clock())
     for client in ("10.0.0.1", "10.0.0.2"):
-        reports.report(client, NONE)
+        reports.unauthenticated(client, NONE)
     assert [event["client"] for event in audit.events] == ["10.0.0.1", "10.0.0.2"]
 
 
@@ -41,8 +43,24 @@ def test_a_client_with_many_addresses_can_not_fill_the_disk_and_none_is_forgotte
     audit, clock = RecordingAudit(), Clock()
     reports = FailureReports(audit, clock)
     for number in range(5_000):
-        reports.report(f"fe80::{number:x}", NONE)
+        reports.unauthenticated(f"fe80::{number:x}", NONE)
     assert len(audit.events) == 30
     clock.now += 10
-    reports.report("10.0.0.1", NONE)
+    reports.unauthenticated("10.0.0.1", NONE)
     assert sum(event["suppressed"] + 1 for event in audit.events) == 5_001
+
+
+def test_who_asks_for_what_it_may_not_is_one_event_an_interval_by_its_credential() -> None:
+    audit, clock = RecordingAudit(), Clock()
+    reports = FailureReports(audit, clock)
+    route = find_route("POST", "/sleep")
+    callers = [Caller(Principal("acme", "a"), "k-1"), Caller(Principal("acme", "a"), "k-2")]
+    for caller in callers:
+        for number in range(100):
+            reports.forbidden(f"10.0.0.{number}", caller, route, "not-admin")
+    for _ in range(100):
+        reports.forbidden("10.0.0.1", Caller(Principal("acme", "anonymous"), None), route, "x")
+    assert [event["key_id"] for event in audit.events] == ["k-1", "k-2", None]
+    clock.now += 10
+    reports.forbidden("10.0.0.1", callers[0], route, "not-admin")
+    assert audit.events[-1]["suppressed"] == 99

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from kvcustody.config import load_settings
 from kvcustody.gateway import CustodyGateway
 from kvcustody.gateway.replies import Receive, Scope, Send
 from kvcustody.identity.assertion import Verified
+from kvcustody.identity.authenticator import REMEMBERED_SECONDS
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore
 from kvcustody.wiring import build_gateway, open_keys
@@ -112,9 +114,52 @@ async def test_two_different_keys_are_no_identity(
     both = {**gateway.bearer("acme"), "x-api-key": gateway.keys["globex"].key}
     assert (await client.post(CHAT, json={}, headers=both)).status_code == 401
     same = {**gateway.bearer("acme"), "x-api-key": gateway.keys["acme"].key}
-    assert (await client.post(CHAT, json={}, headers=same)).status_code == 401
+    assert (await client.post(CHAT, json={}, headers=same)).status_code == 200
     only = {"x-api-key": gateway.keys["acme"].key}
     assert (await client.post("/v1/messages", json={}, headers=only)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding"])
+async def test_a_header_that_says_two_things_of_the_body_is_a_400(
+    gateway: Deployment, client: httpx.AsyncClient, name: str
+) -> None:
+    kinds = {"Content-Type": "application/json", "Content-Encoding": "identity"}
+    once = [*gateway.bearer("acme").items(), *kinds.items()]
+    assert (await client.post(CHAT, content=b"{}", headers=once)).status_code == 200
+    answer = await client.post(CHAT, content=b"{}", headers=[*once, (name, "gzip")])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_header")
+
+
+async def test_a_key_that_is_revoked_while_its_request_is_sent_is_refused(
+    gateway: Deployment, client: httpx.AsyncClient
+) -> None:
+    halfway, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"model": '
+        halfway.set()
+        await go_on.wait()
+        yield b'"demo"}'
+
+    async def post(tenant: str) -> int:
+        headers = {**gateway.bearer(tenant), "Content-Type": "application/json"}
+        return (await client.post(CHAT, content=slowly(), headers=headers)).status_code
+
+    requests = [asyncio.create_task(post(tenant)) for tenant in ("acme", "globex")]
+    await halfway.wait()
+    gateway.revoke("acme")
+    await asyncio.sleep(2 * REMEMBERED_SECONDS)
+    go_on.set()
+    assert [await request for request in requests] == [401, 200]
+
+
+async def test_no_credential_goes_on_to_an_open_route(
+    gateway: Deployment, client: httpx.AsyncClient
+) -> None:
+    for method, path in (("GET", "/health"), ("OPTIONS", CHAT)):
+        await client.request(method, path, headers=gateway.bearer("acme"))
+        scope, _ = gateway.app.requests[-1]
+        assert not {name for name, _ in scope["headers"]} & {b"authorization", b"x-api-key"}
 
 
 async def test_the_key_goes_no_further_than_the_gateway(

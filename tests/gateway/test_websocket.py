@@ -1,12 +1,15 @@
 """Websockets: who may open one, and that a revoked key ends it."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gateway_deployment import Deployment
-from kvcustody.gateway import websocket
+from kvcustody.errors import UnavailableError
+from kvcustody.gateway import middleware, websocket
+from kvcustody.identity.authenticator import REMEMBERED_SECONDS
 
 pytestmark = pytest.mark.unit
 
@@ -83,17 +86,83 @@ async def test_a_server_that_can_not_answer_a_refusal_closes(gateway: Deployment
     assert await client.hears() == {"type": "websocket.close", "code": 1008}
 
 
-async def test_a_revoked_key_ends_its_websocket(
-    gateway: Deployment, monkeypatch: pytest.MonkeyPatch
+class Sleep:
+    """Lets a test say when five seconds have passed."""
+
+    def __init__(self) -> None:
+        self._passed: asyncio.Queue[None] = asyncio.Queue()
+
+    async def __call__(self, _seconds: float) -> None:
+        await self._passed.get()
+
+    def five_seconds(self) -> None:
+        self._passed.put_nowait(None)
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    sleep = Sleep()
+    monkeypatch.setattr(
+        middleware, "RecheckedSession", partial(websocket.RecheckedSession, sleep=sleep)
+    )
+    return sleep
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_a_revoked_key_ends_its_websocket_also_if_the_client_says_nothing(
+    gateway: Deployment, sleep: Sleep, *, silent: bool
 ) -> None:
-    monkeypatch.setattr(websocket, "_RECHECKED_AFTER_SECONDS", 0.0)
+    client, other = (Client(gateway, REALTIME, gateway.bearer(who)) for who in ("acme", "globex"))
+    tasks = [client.start(), other.start()]
+    for each in (client, other):
+        assert (await each.hears())["type"] == "websocket.accept"
+    gateway.revoke("acme")
+    await asyncio.sleep(2 * REMEMBERED_SECONDS)
+    if not silent:
+        client.say({"type": "websocket.receive", "text": "within five seconds"})
+        assert (await client.hears())["text"] == "within five seconds"
+    sleep.five_seconds()
+    sleep.five_seconds()
+    assert await client.hears() == {"type": "websocket.close", "code": 1008}
+    await tasks[0]
+    assert gateway.app.disconnected
+    other.say({"type": "websocket.receive", "text": "still here"})
+    assert (await other.hears())["text"] == "still here"
+    other.say({"type": "websocket.disconnect", "code": 1000})
+    await tasks[1]
+    assert client.sent.empty()
+
+
+async def test_a_credential_that_can_not_be_checked_ends_its_websocket(
+    gateway: Deployment, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = Client(gateway, REALTIME, gateway.bearer("acme"))
     task = client.start()
     assert (await client.hears())["type"] == "websocket.accept"
-    client.say({"type": "websocket.receive", "text": "before"})
-    assert (await client.hears())["text"] == "before"
-    gateway.revoke("acme")
-    client.say({"type": "websocket.receive", "text": "after"})
+
+    def away(_presented: str) -> None:
+        raise UnavailableError("the registry is away, and has been for long")
+
+    authenticator = gateway.services.authenticator
+    monkeypatch.setattr(authenticator, "remembered", lambda _presented: None)
+    monkeypatch.setattr(authenticator, "authenticate", away)
+    sleep.five_seconds()
     assert await client.hears() == {"type": "websocket.close", "code": 1008}
     await task
-    assert gateway.app.disconnected
+
+
+async def test_a_message_that_nobody_waited_for_is_not_lost() -> None:
+    incoming: asyncio.Queue[Any] = asyncio.Queue()
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def impatient(_scope: Any, receive: Any, send: Any) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(receive(), 0.01)
+        incoming.put_nowait({"type": "websocket.receive", "text": "late"})
+        await send(await receive())
+
+    async def allowed() -> bool:
+        return True
+
+    await websocket.RecheckedSession(incoming.get, sent.put, allowed).run(impatient, {})
+    assert sent.get_nowait()["text"] == "late"

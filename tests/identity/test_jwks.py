@@ -183,6 +183,18 @@ def test_keys_that_nobody_should_verify_with_are_passed_over(entry: object) -> N
         parse_key_set(json.dumps({"keys": [entry]}).encode())
 
 
+def test_a_provider_that_withdraws_all_its_keys_is_believed() -> None:
+    clock, published = Clock(1000.0), [key_set(OLD)]
+    bearer = JwtBearer(RULES, KeySet(lambda: published[0], clock), Clock(NOW))
+    assert isinstance(bearer.authenticate(OLD.sign()), Caller)
+    published[0] = key_set()
+    clock.now += 301
+    assert bearer.authenticate(OLD.sign()) == INVALID
+    published[0] = key_set(OLD)
+    clock.now += 10
+    assert isinstance(bearer.authenticate(OLD.sign()), Caller)
+
+
 @pytest.mark.parametrize(
     "content",
     [

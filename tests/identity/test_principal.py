@@ -23,6 +23,12 @@ def test_a_canonical_name_is_taken_as_it_is(name: str) -> None:
         "acme\x1b[2K",
         "ac\u200bme",  # a space of no width
         "\u202eemca",  # written backwards
+        " acme",
+        "acme ",
+        "ac\u3164me",  # Hangul's filler, printable to Python
+        "acme\ufe0f",  # a variation of nothing
+        "acme\U000e0100",
+        "ac\u034fme",
         "acme\ud800",
     ],
 )

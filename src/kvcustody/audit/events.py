@@ -49,7 +49,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     # the gateway
     "auth.failed": ("client", "key_id", "suppressed"),
     "request.accepted": ("path", "key_id", "group"),
-    "request.refused": ("path", "key_id"),
+    "request.refused": ("path", "key_id", "suppressed"),
     "parameters.removed": ("names",),
     "sharing.refused": ("group",),
     # keys and policy

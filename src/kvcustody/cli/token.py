@@ -17,7 +17,7 @@ from kvcustody.cli.common import (
     show_time,
 )
 from kvcustody.cli.session import AuditedKeys
-from kvcustody.config import Settings, load_settings
+from kvcustody.config import Settings, TenantSettings, load_settings
 from kvcustody.config.values import NAME_FORM, is_name, parse_duration
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.authenticator import REMEMBERED_SECONDS
@@ -59,7 +59,7 @@ def mint(
         subject = unicodedata.normalize("NFC", subject)
         if not is_canonical(subject):
             raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
-    if subject is None and settings.tenants[tenant].scope == "subject":
+    if subject is None and _needs_subject(settings.tenants[tenant], workload):
         raise ConfigurationError(
             f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"
         )
@@ -136,6 +136,11 @@ def list_(config: ConfigOption = None, json_: JsonOption = False) -> None:
             for record in records
         ],
     )
+
+
+def _needs_subject(tenant: TenantSettings, workload: str) -> bool:
+    """Whether a key without subject would have no cache: no request with it may name one."""
+    return tenant.scope == "subject" and {"*", workload}.isdisjoint(tenant.act_for_subjects)
 
 
 def _check_group(settings: Settings, tenant: str, group: str) -> None:

@@ -19,8 +19,18 @@ _SMUGGLING_PLACES = (
     ("sampling_params",),
     ("sampling_params", "extra_args"),
 )
-# Whose lists hold the parts of a message; a part may hold parts itself (Anthropic's tool results).
-_PART_LISTS = ("messages", "input", "content", "content_parts")
+# Where there are no media, but schemas and arguments whose own words must stay.
+_NO_MEDIA = frozenset(
+    {
+        *("tools", "functions", "tool_choice", "response_format", "structured_outputs", "text"),
+        *("chat_template_kwargs", "mm_processor_kwargs", "metadata"),
+    }
+)
+# Anthropic's call of a tool, whose `input` is what the model says to the tool.
+_TOOL_CALL = "tool_use"
+# A request of a million tokens as numbers. Each value takes far more memory than its text, and
+# parsing holds up everybody.
+_MOST_VALUES = 2**20
 # An allowed parameter is a count; vLLM's own are 64 bits.
 _LARGEST_COUNT = 2**63 - 1
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -53,6 +63,8 @@ def parse(body: bytes) -> Fields:
         BodyError: the body is not one JSON object that has one meaning.
 
     """
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > _MOST_VALUES:
+        raise BodyError(f"the body holds more than {_MOST_VALUES} values")
     try:
         fields = json.loads(
             body.decode("utf-8"),
@@ -128,17 +140,22 @@ def _remove_media_ids(fields: Fields) -> list[str]:
     """Take out what names an image or a sound instead of being it; the name of what was removed.
 
     vLLM's encoder caches go by that name alone, whoever says it
-    (vllm/multimodal/processing/inputs.py).
+    (vllm/multimodal/processing/inputs.py). Media may lie in messages, tools' results, queries and
+    documents, and wherever the next version of vLLM looks.
     """
     removed = False
-    waiting: list[Any] = [fields[name] for name in _PART_LISTS if name in fields]
+    waiting: list[Any] = [value for name, value in fields.items() if name not in _NO_MEDIA]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, list):
-            waiting += value
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             removed |= value.pop("uuid", None) is not None
-            waiting += [value[name] for name in _PART_LISTS if name in value]
+            call = value.get("type") == _TOOL_CALL
+            inner = [held for name, held in value.items() if not (call and name == "input")]
+        elif isinstance(value, list):
+            inner = value
+        else:
+            continue
+        waiting += [held for held in inner if isinstance(held, dict | list)]
     return ["uuid"] if removed else []
 
 

@@ -1,18 +1,15 @@
-"""Failed authentications, one audit event a client and interval: a flood must not fill the disk."""
+"""What the gateway refuses: failed authentications, and callers without the right to a route."""
 
 from collections.abc import Callable
 
 from kvcustody.audit import AuditLog
-from kvcustody.identity.caller import Rejection
-
-_INTERVAL_SECONDS = 10.0
-_MOST_CLIENTS = 1024
-# Of all clients together: whoever has many addresses must not fill the disk either.
-_MOST_EVENTS = 30
+from kvcustody.gateway.routes import Route
+from kvcustody.gateway.throttle import Throttle
+from kvcustody.identity.caller import Caller, Rejection
 
 
 class FailureReports:
-    """Reports failed authentications.
+    """Reports refusals, one audit event a client and interval.
 
     Args:
         audit: told of them.
@@ -22,38 +19,20 @@ class FailureReports:
 
     def __init__(self, audit: AuditLog, clock: Callable[[], float]) -> None:
         self._audit = audit
-        self._clock = clock
-        self._recent: dict[str, tuple[float, int]] = {}
-        self._interval_began = float("-inf")
-        self._events = 0
-        self._suppressed_elsewhere = 0
+        self._unknown = Throttle(clock)
+        self._known = Throttle(clock)
 
-    def report(self, client: str, rejection: Rejection) -> None:
-        """Report a failure, or count it if its client had one reported a moment ago.
+    def unauthenticated(self, client: str, rejection: Rejection) -> None:
+        """A credential proved nobody.
 
         Args:
             client: network address.
             rejection: why it is nobody; of its credential, no more than the public id is told.
 
         """
-        now = self._clock()
-        if now - self._interval_began >= _INTERVAL_SECONDS:
-            self._interval_began, self._events = now, 0
-        reported, suppressed = self._recent.get(client, (float("-inf"), 0))
-        if now - reported < _INTERVAL_SECONDS:
-            self._recent[client] = (reported, suppressed + 1)
+        suppressed = self._unknown.admit(client)
+        if suppressed is None:
             return
-        if self._events >= _MOST_EVENTS:
-            self._suppressed_elsewhere += 1
-            return
-        self._events += 1
-        suppressed += self._suppressed_elsewhere
-        self._suppressed_elsewhere = 0
-        if len(self._recent) >= _MOST_CLIENTS:
-            _, lost = self._recent.pop(next(iter(self._recent)))
-            suppressed += lost
-        self._recent.pop(client, None)  # re-inserted as the newest
-        self._recent[client] = (now, 0)
         self._audit.record(
             "auth.failed",
             action="authenticate",
@@ -61,5 +40,30 @@ class FailureReports:
             reason=rejection.reason.value,
             client=client,
             key_id=rejection.credential,
+            suppressed=suppressed,
+        )
+
+    def forbidden(self, client: str, caller: Caller, route: Route, reason: str) -> None:
+        """An authenticated caller asked for what it has no right to.
+
+        Args:
+            client: network address.
+            caller: who asked.
+            route: for what.
+            reason: `not-admin` or `not-owner`.
+
+        """
+        suppressed = self._known.admit(caller.credential or client)
+        if suppressed is None:
+            return
+        self._audit.record(
+            "request.refused",
+            tenant=caller.principal.tenant,
+            workload=caller.principal.workload,
+            action="authenticate",
+            outcome="denied",
+            reason=reason,
+            path=route.template,
+            key_id=caller.credential,
             suppressed=suppressed,
         )

@@ -17,13 +17,14 @@ from kvcustody.gateway.failures import FailureReports
 from kvcustody.gateway.governing import NO_SUCH_RESPONSE, govern
 from kvcustody.gateway.rejections import refusal_for
 from kvcustody.gateway.replies import Application, Message, Receive, Refused, Scope, Send
-from kvcustody.gateway.reports import report_accepted, report_governed, report_refused
+from kvcustody.gateway.reports import report_accepted, report_governed
 from kvcustody.gateway.request import (
     path_of,
     presented_credential,
     read_json,
     replay,
     with_request_id,
+    without_credential,
 )
 from kvcustody.gateway.routes import WEBSOCKET, Route, Treatment, find_route
 from kvcustody.gateway.services import GatewayServices
@@ -32,6 +33,8 @@ from kvcustody.identity.caller import AuthenticationFailure, Caller, Rejection
 
 # Above this, parsing takes longer than other requests should wait.
 _PARSED_IN_LOOP_BYTES = 256 * 2**10
+
+_MOST_LARGE_BODIES = 2
 
 _UNAVAILABLE = Refused(
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -56,6 +59,8 @@ class CustodyGateway:
         self._app = app
         self._services = services
         self._failures: FailureReports | None = None
+        # Parsing takes the interpreter, and many times a body's size in memory.
+        self._large_bodies = asyncio.Semaphore(_MOST_LARGE_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -93,7 +98,9 @@ class CustodyGateway:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             route = find_route(scope["method"], path_of(scope))
-            if route.treatment is not Treatment.OPEN:
+            if route.treatment is Treatment.OPEN:
+                scope = without_credential(scope)
+            else:
                 scope, receive = await self._admit(scope, receive, route)
         except Refused as refused:
             await refused.reply(send)
@@ -120,12 +127,10 @@ class CustodyGateway:
             except Refused:
                 return False
             except CustodyError:
-                return True  # proven a moment ago; the registry's trouble ends no session
+                return False  # while the registry is away, known callers stay good for a while
             return True
 
-        session = RecheckedSession(receive, send, still_allowed, time.monotonic)
-        await self._app(admitted, session.receive, session.send)
-        await session.end()
+        await RecheckedSession(receive, send, still_allowed).run(self._app, admitted)
 
     async def _admit(self, scope: Scope, receive: Receive, route: Route) -> tuple[Scope, Receive]:
         """The request as it goes on.
@@ -164,8 +169,11 @@ class CustodyGateway:
     ) -> tuple[Scope, Receive]:
         asked = read_headers(scope["headers"])
         body = await read_json(scope, receive)
+        # Whoever is slow to send it may have lost the right meanwhile.
+        caller = await self._authenticate(services, scope)
         if len(body) > _PARSED_IN_LOOP_BYTES:
-            governed = await asyncio.to_thread(govern, services, caller, route, asked, body)
+            async with self._large_bodies:
+                governed = await asyncio.to_thread(govern, services, caller, route, asked, body)
         else:
             governed = govern(services, caller, route, asked, body)
         report_governed(services.audit, caller, route, governed, asked.group or caller.group)
@@ -184,7 +192,7 @@ class CustodyGateway:
 
         """
         if route.treatment is Treatment.ADMIN and not caller.admin:
-            report_refused(services.audit, caller, route, "not-admin")
+            self._reports().forbidden(_client_of(scope), caller, route, "not-admin")
             raise Refused(
                 HTTPStatus.FORBIDDEN, "admin_required", "This route needs an admin's credential."
             )
@@ -193,7 +201,7 @@ class CustodyGateway:
             principal = principal_of(caller, tenant, read_headers(scope["headers"]), {})
             owner = services.salts.scope(principal)
             if not services.response_ids.belongs(route.parameter or "", owner):
-                report_refused(services.audit, caller, route, "not-owner")
+                self._reports().forbidden(_client_of(scope), caller, route, "not-owner")
                 raise NO_SUCH_RESPONSE
 
     async def _authenticate(self, services: GatewayServices, scope: Scope) -> Caller:
@@ -212,11 +220,13 @@ class CustodyGateway:
         return outcome
 
     def _rejected(self, scope: Scope, rejection: Rejection) -> Refused:
+        self._reports().unauthenticated(_client_of(scope), rejection)
+        return refusal_for(rejection.reason)
+
+    def _reports(self) -> FailureReports:
         if self._failures is None:
             self._failures = FailureReports(self._ready().audit, time.monotonic)
-        client = scope.get("client")
-        self._failures.report(str(client[0]) if client else "unknown", rejection)
-        return refusal_for(rejection.reason)
+        return self._failures
 
     def _ready(self) -> GatewayServices:
         if self._services is None:
@@ -225,6 +235,11 @@ class CustodyGateway:
 
             self._services = build_gateway(load_settings())
         return self._services
+
+
+def _client_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
 
 
 def _engine_is_governed(scope: Scope) -> bool:

@@ -75,25 +75,3 @@ def report_governed(
             # The trail gets no word that a client made up.
             group=None if governed.unshared is SharingRefusal.UNKNOWN_GROUP else asked_group,
         )
-
-
-def report_refused(audit: AuditLog, caller: Caller, route: Route, reason: str) -> None:
-    """An authenticated caller asked for what it has no right to.
-
-    Args:
-        audit: told of it.
-        caller: who asked.
-        route: for what.
-        reason: `not-admin` or `not-owner`.
-
-    """
-    audit.record(
-        "request.refused",
-        tenant=caller.principal.tenant,
-        workload=caller.principal.workload,
-        action="authenticate",
-        outcome="denied",
-        reason=reason,
-        path=route.template,
-        key_id=caller.credential,
-    )

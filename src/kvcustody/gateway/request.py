@@ -27,14 +27,24 @@ def path_of(scope: Scope) -> str:
 
 def presented_credential(headers: Headers) -> str | None:
     """What the request shows: OpenAI clients send a bearer token, Anthropic clients x-api-key."""
-    given = [value for name, value in headers if name.lower() in _CREDENTIAL_HEADERS]
+    given = {_token(value) for name, value in headers if name.lower() in _CREDENTIAL_HEADERS}
     if not given:
         return None
-    if len(set(given)) > 1:
-        return ""  # two identities are none
-    text = given[0].decode("latin-1").strip()
+    return given.pop() if len(given) == 1 else ""  # two identities are none
+
+
+def _token(value: bytes) -> str:
+    text = value.decode("latin-1").strip()
     scheme, _, token = text.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else text
+
+
+def without_credential(scope: Scope) -> Scope:
+    """The request without what it shows for a credential, which nobody behind needs."""
+    headers = [
+        header for header in scope["headers"] if header[0].lower() not in _CREDENTIAL_HEADERS
+    ]
+    return {**scope, "headers": headers}
 
 
 def with_request_id(scope: Scope, request_id: str, body: bytes | None = None) -> Scope:
@@ -61,15 +71,14 @@ async def read_json(scope: Scope, receive: Receive) -> bytes:
         Refused: it is not JSON, too large, or the client went away.
 
     """
-    headers = {name.lower(): value for name, value in scope["headers"]}
-    content_type = headers.get(b"content-type", b"")
+    content_type = _single(scope, b"content-type")
     if content_type.split(b";")[0].strip().lower() != b"application/json":
         raise Refused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "json_required",
             "Send the body as 'Content-Type: application/json'.",
         )
-    if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+    if _single(scope, b"content-encoding").strip().lower() not in {b"", b"identity"}:
         raise Refused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "encoding_not_supported",
@@ -92,6 +101,21 @@ async def read_json(scope: Scope, receive: Receive) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
+
+
+def _single(scope: Scope, wanted: bytes) -> bytes:
+    """A header's value; empty if it isn't there.
+
+    Raises:
+        Refused: it is there more than once, so that another may read the other one.
+
+    """
+    values = [value for name, value in scope["headers"] if name.lower() == wanted]
+    if len(values) > 1:
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "invalid_header", f"Send one '{wanted.decode()}' header."
+        )
+    return bytes(values[0]) if values else b""
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

@@ -105,7 +105,8 @@ class KeySet:
             self._refresh(_PATIENCE_SECONDS if current is None else 0.0)
             current = self._usable()
         if current is not None and kid is not None and not _has(current.keys, kid):
-            self._refresh(_PATIENCE_SECONDS)
+            # The first who names a new key fetches; a stranger's inventions make nobody wait.
+            self._refresh(0.0)
             current = self._usable()
         if current is None:
             raise UnavailableError("the identity provider's keys can't be had")
@@ -156,9 +157,9 @@ def parse_key_set(content: bytes) -> tuple[ProviderKey, ...]:
     if not isinstance(entries, list) or len(entries) > _MOST_KEYS:
         raise UnavailableError(f"not a key set: needs a list `keys` of at most {_MOST_KEYS}")
     keys = tuple(key for entry in entries if (key := _parse_key(entry)) is not None)
-    if not keys:
+    if entries and not keys:
         raise UnavailableError("the key set has no public key for signatures")
-    return keys
+    return keys  # an empty list is an answer, too: that is how a provider withdraws its keys
 
 
 def _parse_key(entry: object) -> ProviderKey | None:

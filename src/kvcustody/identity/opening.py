@@ -23,9 +23,11 @@ def open_bearer(settings: Settings) -> JwtBearer | None:
         fetch = fetch_from(jwt.jwks)
         if "://" not in jwt.jwks:
             try:
-                parse_key_set(fetch())
+                keys = parse_key_set(fetch())
             except UnavailableError as error:
                 raise ConfigurationError(str(error)) from None
+            if not keys:
+                raise ConfigurationError("the key set has no keys")
     names = jwt.claims
     rules = JwtRules(
         issuer=jwt.issuer,

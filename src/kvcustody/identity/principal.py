@@ -1,9 +1,16 @@
 """Who a request is for."""
 
+import re
 import unicodedata
 from dataclasses import dataclass
 
 _MOST_CHARACTERS = 256
+# What Python calls printable and nobody sees: Unicode's Default_Ignorable_Code_Point
+# (DerivedCoreProperties.txt), without format characters, which aren't printable.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +39,11 @@ class Principal:
 
 
 def is_canonical(name: str) -> bool:
-    """Whether a name has one spelling only: NFC, printable, 1 to 256 characters."""
+    """Whether a name has one spelling only: NFC, all of it visible, 1 to 256 characters."""
     return (
         0 < len(name) <= _MOST_CHARACTERS
         and name.isprintable()
+        and name == name.strip()
+        and _INVISIBLE.search(name) is None
         and unicodedata.is_normalized("NFC", name)
     )

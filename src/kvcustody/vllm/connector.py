@@ -22,6 +22,9 @@ from kvcustody.vllm.host_memory import keep_out_of_core_dumps
 from kvcustody.vllm.layout import ENGINE_OPTION, describe_engine
 from kvcustody.vllm.manager import GoverningManager
 
+# What a request's free-form arguments may name peers in.
+_TRANSFERS = frozenset({"kv_transfer_params", "ec_transfer_params"})
+
 
 class CustodyConnector(OffloadingConnector):
     """vLLM's offloading connector under custody.
@@ -117,6 +120,7 @@ def _salt_blocks(request: Request, salt: str, adapter: str | None) -> None:
 
 def _forget_parameters(request: Request, allowed: Container[str]) -> None:
     """Drop the assertion, which has served: tiers, peers and crash dumps must not see it."""
+    request.ec_transfer_params = None  # where an encoder cache would fetch pictures from
     parameters = request.kv_transfer_params
     kept = parameters if isinstance(parameters, dict) else {}
     request.kv_transfer_params = {
@@ -128,5 +132,5 @@ def _forget_parameters(request: Request, allowed: Container[str]) -> None:
         request.sampling_params.extra_args = {
             name: value
             for name, value in request.sampling_params.extra_args.items()
-            if name != "kv_transfer_params"
+            if name not in _TRANSFERS
         }
