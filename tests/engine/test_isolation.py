@@ -196,11 +196,15 @@ def test_a_sharing_group_is_shared_by_its_members_who_ask_for_it_and_by_nobody_e
     assert not reuse(served, "acme", prompt)
     assert not reuse(served, "globex", prompt)
     # No member; and one whom the policy denies it.
-    for who in ("lab, chat", "clinic"):
-        assert not reuse(served, who, prompt, **group)
+    outside: list[tuple[str, dict[str, str]]] = [
+        ("lab, chat", {}),
+        ("clinic", {"X_Custody_Subject": "emma"}),
+    ]
+    for who, headers in outside:
+        assert not reuse(served, who, prompt, **group, **headers)
     # What these have stored is not the group's either: the second time they reuse their own.
-    assert reuse(served, "lab, chat", prompt)
-    assert reuse(served, "clinic", prompt)
+    for who, headers in outside:
+        assert reuse(served, who, prompt, **headers)
     assert not reuse(served, "globex", served.prompt(), **group)
 
 
