@@ -218,6 +218,24 @@ async def test_a_body_beyond_the_limit_is_a_413(
     assert (await client.post(CHAT, json={"prompt": "x"}, headers=headers)).status_code == 200
 
 
+async def test_a_body_that_never_ends_is_a_408(
+    gateway: Deployment, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvcustody.gateway.request._BODY_SECONDS", 0.05)
+    headers = {**gateway.bearer("acme"), "Content-Type": "application/json"}
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'{"prompt": "'
+        await ended.wait()
+
+    answer = await client.post(CHAT, content=endless(), headers=headers)
+    ended.set()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (408, "body_too_slow")
+    assert (await client.post(CHAT, json={}, headers=headers)).status_code == 200
+    assert len(gateway.app.requests) == 1
+
+
 async def test_a_tenant_that_left_custody_yaml_is_refused(tmp_path: Path) -> None:
     gateway = Deployment(tmp_path)
     config = tmp_path / "custody.yaml"

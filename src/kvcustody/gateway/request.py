@@ -1,5 +1,6 @@
 """Read what a request brings: its path, its credential, its body."""
 
+import asyncio
 from http import HTTPStatus
 
 from kvcustody.gateway.acting_for import SHARE_HEADER, SUBJECT_HEADER, Headers
@@ -7,6 +8,8 @@ from kvcustody.gateway.replies import Message, Receive, Refused, Scope
 
 # A million tokens of text, or a dozen photographs inline; parsing takes a second and some memory.
 _LARGEST_BODY_BYTES = 32 * 2**20
+# The largest body over 2 Mbit/s. Whoever takes longer only holds memory.
+_BODY_SECONDS = 120.0
 # The credential must not reach vLLM's logs.
 _CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key"})
 # For the gateway alone; or the gateway's to say; or another's session (SageMaker).
@@ -68,7 +71,7 @@ async def read_json(scope: Scope, receive: Receive) -> bytes:
     """The whole body.
 
     Raises:
-        Refused: it is not JSON, too large, or the client went away.
+        Refused: it is not JSON, too large, too slow, or the client went away.
 
     """
     content_type = _single(scope, b"content-type")
@@ -84,6 +87,18 @@ async def read_json(scope: Scope, receive: Receive) -> bytes:
             "encoding_not_supported",
             "Send the body without 'Content-Encoding'.",
         )
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            return await _read_body(receive)
+    except TimeoutError:
+        raise Refused(
+            HTTPStatus.REQUEST_TIMEOUT,
+            "body_too_slow",
+            f"The body took longer than {_BODY_SECONDS:g} s.",
+        ) from None
+
+
+async def _read_body(receive: Receive) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
