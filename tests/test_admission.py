@@ -15,7 +15,7 @@ from kvcustody.identity.assertion import AssertionFailure, AssertionSigner
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.namespace import AdapterFailure
-from kvcustody.policy import SharingRefusal
+from kvcustody.policy import ModelFacts, SharingRefusal
 from kvcustody.sealing import Keyring, ServiceKey
 from kvcustody.wiring import EngineCustody, build_engine, open_keys
 from tier_doubles import eventually
@@ -52,7 +52,8 @@ class Site:
         self.engine: EngineCustody = self.start()
 
     def start(self, layout: str = "00" * 32, revision: str = "r1") -> EngineCustody:
-        return build_engine(self.settings, model_revision=revision, layout=layout, block_bytes=4096)
+        model = ModelFacts("demo", revision)
+        return build_engine(self.settings, model=model, layout=layout, block_bytes=4096)
 
     def admit(
         self,
@@ -91,7 +92,7 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr("kvcustody.admission._KEYS_PATIENCE_SECONDS", PATIENCE)
+    monkeypatch.setattr("kvcustody.admission.admission._KEYS_PATIENCE_SECONDS", PATIENCE)
     site = Site(tmp_path)
     yield site
     site.engine.close()

@@ -32,8 +32,8 @@ LAYERS: list[set[str]] = [
 
 EXCEPTIONS = {
     # What the gateway is made of, and nothing of the gateway itself: wiring builds it.
-    ("kvcustody.wiring", "kvcustody.gateway.response_ids"),
-    ("kvcustody.wiring", "kvcustody.gateway.services"),
+    ("kvcustody.wiring.gateway", "kvcustody.gateway.response_ids"),
+    ("kvcustody.wiring.gateway", "kvcustody.gateway.services"),
 }
 
 # Builds the model of the demonstration; it runs in a process of its own.

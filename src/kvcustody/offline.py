@@ -21,7 +21,7 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.identity.assertion import ASSERTION_PARAMETER, AssertionSigner
 from kvcustody.identity.principal import Principal, is_canonical
 from kvcustody.identity.salt_ticket import SaltTickets
-from kvcustody.policy import Sharing
+from kvcustody.policy import PolicyInForce, Sharing
 from kvcustody.sealing import ServiceKey
 from kvcustody.wiring import load_decisions, load_sharing, open_audit, open_keys
 
@@ -124,7 +124,7 @@ class OfflineCustody:
         if not 0 < ttl <= _LONGEST_TTL_SECONDS:
             raise ConfigurationError("use more than 0 and at most 86400 seconds", field="ttl")
         settings = load_settings(None if path is None else Path(path))
-        sharing = load_sharing(settings, load_decisions(settings))
+        sharing = load_sharing(settings, PolicyInForce(load_decisions(settings)))
         with closing(open_keys(settings)) as keys:
             assertion_key = keys.keyring.service_key(ServiceKey.ASSERTION)
             salt_key = keys.keyring.service_key(ServiceKey.CACHE_SALT)

@@ -1,32 +1,25 @@
 """Sharing groups: members only, no data subjects where they are kept apart, and by the policy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvcustody.identity.principal import Principal
-from kvcustody.policy import Decisions, Sharing, SharingRefusal, load_policy
+from kvcustody.policy import Decisions, Sharing, SharingRefusal
+from policy_loading import ACME, FACTS, load
 
 pytestmark = pytest.mark.unit
 
-ACME = Principal("acme", "support")
 GROUPS = {"manuals": frozenset({"acme", "globex"}), "other": frozenset({"globex"})}
 
 
-def load(folder: Path, *lines: str) -> Decisions:
-    (folder / "policy.csv").write_text("\n".join(lines))
-    return load_policy(
-        folder / "policy.csv",
-        None,
-        deployment="local",
-        tiers=["host", "disk"],
-        tenants=["acme", "globex"],
-        groups=list(GROUPS),
-    )
-
-
 def sharing(folder: Path, *lines: str, subject_tenants: frozenset[str] = frozenset()) -> Sharing:
-    return Sharing(GROUPS, subject_tenants, load(folder, *lines).may_share)
+    return Sharing(GROUPS, subject_tenants, load_sharing(folder, *lines).may_share)
+
+
+def load_sharing(folder: Path, *lines: str) -> Decisions:
+    return load(folder, *lines, facts=replace(FACTS, groups=tuple(GROUPS)))
 
 
 def test_a_member_shares_if_the_policy_allows_it(tmp_path: Path) -> None:
@@ -64,7 +57,7 @@ def test_a_deny_wins(tmp_path: Path) -> None:
 
 
 def test_to_share_is_not_to_store_nor_to_load(tmp_path: Path) -> None:
-    decisions = load(tmp_path, "p, acme, local, *, share, allow")
+    decisions = load_sharing(tmp_path, "p, acme, local, *, share, allow")
     assert decisions.may_share(ACME, "manuals").allowed
     for tier in decisions.decide(ACME).values():
         assert not tier.store.allowed

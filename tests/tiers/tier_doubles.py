@@ -7,7 +7,7 @@ from typing import Any
 
 from kvcustody.admission import Grant
 from kvcustody.identity.principal import Principal
-from kvcustody.policy import Decision, TierDecision
+from kvcustody.policy import UNKNOWN_MODEL, Decision, TierDecision
 from kvcustody.sealing import (
     DataKey,
     Epochs,
@@ -149,6 +149,8 @@ def grant(
         {TIER: TierDecision(store=Decision(store, "p.csv:1"), load=Decision(load, "p.csv:1"))},
         "policy-1",
         ttl,
+        UNKNOWN_MODEL,
+        None,
     )
 
 

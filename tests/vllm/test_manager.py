@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from vllm.v1.kv_offload.base import (
+    LoadStoreSpec,
     LookupResult,
     OffloadingEvent,
     PrepareStoreOutput,
@@ -14,8 +15,8 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
-from kvcustody.admission import HOST_TIER, Grant
-from kvcustody.policy import Decision, TierDecision
+from kvcustody.admission import Grant
+from kvcustody.policy import HOST_TIER, UNKNOWN_MODEL, Decision, TierDecision
 from kvcustody.vllm.manager import GoverningManager
 from kvcustody.wiring import EngineCustody
 from tier_doubles import RecordingAudit, grant
@@ -37,6 +38,9 @@ class RecordingManager:
 
     def lookup(self, name: Any, _context: ReqContext) -> LookupResult:
         return LookupResult.HIT if name in self.names else LookupResult.MISS
+
+    def prepare_load(self, names: Collection[Any], _context: ReqContext) -> LoadStoreSpec:
+        return CPULoadStoreSpec([self.names.index(name) for name in names])
 
     def prepare_store(self, names: Collection[Any], _context: ReqContext) -> PrepareStoreOutput:
         new = [name for name in names if name not in self.names]
@@ -67,6 +71,8 @@ def host_grant(request_id: str, *, store: bool = True, load: bool = True) -> Gra
         {HOST_TIER: decision},
         "policy-1",
         None,
+        UNKNOWN_MODEL,
+        None,
     )
 
 
@@ -74,8 +80,9 @@ class Setup:
     def __init__(self, scrub: Callable[[Sequence[int]], None] | None = None) -> None:
         self.tiering = RecordingManager()
         self.audit = RecordingAudit()
+        self.renewed: dict[str, Grant] = {}
         custody = EngineCustody(
-            admission=None,  # type: ignore[arg-type]  # the connector's, not the manager's
+            admission=self,  # type: ignore[arg-type]  # of it, the manager only renews grants
             client_parameters=frozenset(),
             adapters=None,  # type: ignore[arg-type]  # likewise
             tiers=(),
@@ -83,6 +90,9 @@ class Setup:
             close=lambda: None,
         )
         self.manager = GoverningManager(self.tiering, custody, 2, scrub)
+
+    def renew(self, held: Grant) -> Grant:
+        return self.renewed.get(held.request_id, held)
 
     def request(self, admitted: Grant | None, request_id: str = "r") -> ReqContext:
         if admitted is not None:
@@ -114,6 +124,18 @@ def test_a_request_without_a_grant_stores_and_finds_nothing() -> None:
     assert output is not None
     assert list(output.keys_to_store) == []
     assert len(setup.tiering.names) == 2
+
+
+def test_who_loses_load_finds_nothing_from_then_on_and_others_still_do() -> None:
+    setup = Setup()
+    loser, other = setup.request(host_grant("r"), "r"), setup.request(host_grant("o"), "o")
+    setup.manager.prepare_store(KEYS[:1], loser)
+    assert setup.manager.lookup(KEYS[0], loser) is LookupResult.HIT
+    setup.renewed["r"] = host_grant("r", load=False)
+    assert setup.manager.lookup(KEYS[0], loser) is LookupResult.MISS
+    assert setup.manager.lookup(KEYS[0], other) is LookupResult.HIT
+    # What it looked up before goes on.
+    assert setup.manager.prepare_load(KEYS[:1], loser) is not None
 
 
 @pytest.mark.parametrize(("store", "load"), [(False, True), (True, False)])

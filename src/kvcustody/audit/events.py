@@ -39,7 +39,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "engine.started": ("model_revision", "layout", "config_digest", "tiers"),
     "engine.stopped": (),
     # requests, in the engine
-    "request.admitted": ("namespace", "group", "adapter", "tiers", "rules"),
+    "request.admitted": ("namespace", "group", "adapter", "tiers", "rules", "unenforced"),
     "request.ungoverned": (),
     # blocks
     "blocks.stored": ("blocks", "bytes", "failed"),
@@ -58,8 +58,8 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "keys.rewrapped": ("keys", "failed", "root"),
     "token.minted": ("key_id", "admin", "group"),
     "token.revoked": ("key_id",),
-    "policy.loaded": (),
-    "policy.rejected": (),
+    "policy.loaded": ("previous",),
+    "policy.rejected": ("file", "line", "field"),
 }
 """The fields that an event has beyond the common ones."""
 

@@ -72,12 +72,9 @@ def load_settings(path: Path | None = None) -> Settings:
         settings = Settings.model_validate(data, context={BASE_DIRECTORY: path.parent})
     except ValidationError as error:
         raise _explain(error.errors()[0], places) from None
-    if (unknown := settings.unknown_tenant()) is not None:
-        field, name = unknown
-        allowed = "deny or one of the tenants" if field[-1] == "anonymous" else "one of the tenants"
-        raise ConfigurationError(
-            f"unknown tenant '{name}'; write {allowed}", path, places.line(field), dotted(field)
-        )
+    if (unknown := settings.unknown_name()) is not None:
+        field, message = unknown
+        raise ConfigurationError(message, path, places.line(field), dotted(field))
     return settings.read_from(places)
 
 

@@ -1,6 +1,7 @@
 """The fields of custody.yaml: what each means, what it may hold, and its default."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -18,13 +19,16 @@ from pydantic import (
 from kvcustody.config.identity import IdentitySettings
 from kvcustody.config.places import Location, Places
 from kvcustody.config.section import Name, Section
-from kvcustody.config.values import NAME_PATTERN, ByteSize, Duration, Fraction
+from kvcustody.config.values import CLASSIFICATIONS, NAME_PATTERN, ByteSize, Duration, Fraction
 
 PROVIDERS = ("local", "aws-kms", "pkcs11")
 """Kinds of key providers."""
 
 WorkloadPattern = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN}|[*])$", strict=True)]
 """A workload's name, or `*` for all."""
+
+RegionPattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*?._-]{1,63}$", strict=True)]
+"""A region's name, or a pattern of names."""
 
 _SQLITE = "sqlite:///"
 _PASSWORD = re.compile(r"(?<=://)([^:/]*):.*@")
@@ -125,13 +129,23 @@ KeySettings = Annotated[
 """Where the root key is, and how long the keys below it are used."""
 
 
-class HostSettings(Section):
+class _GovernedPlace(Section):
+    """What policies may ask of a tier."""
+
+    # The operator's words for it; rules name them label:WORD.
+    labels: list[Name] = Field(default_factory=list)
+    # The most sensitive level of `classifications` that may lie here; all may if it isn't given.
+    clearance: Name | None = None
+    region: Name | None = None
+
+
+class HostSettings(_GovernedPlace):
     """The host-memory tier, through which everything passes."""
 
     bytes: ByteSize = 8 * 2**30
 
 
-class TierSettings(Section):
+class TierSettings(_GovernedPlace):
     """A tier beyond host memory. Tiers are looked up in the order in which they are listed."""
 
     name: Name
@@ -146,6 +160,10 @@ class TenantSettings(Section):
 
     scope: Literal["tenant", "workload", "subject"] = "tenant"
     ttl: Duration | None = None
+    # Its level of `classifications`; the most sensitive if it isn't given.
+    classification: Name | None = None
+    # Patterns of the regions where its data may lie, such as eu-*; anywhere if there are none.
+    residency: list[RegionPattern] = Field(default_factory=list)
     # Workloads whose requests may name the data subject they are about; `*` is all.
     act_for_subjects: list[WorkloadPattern] = Field(default_factory=list)
 
@@ -162,6 +180,10 @@ class AuthorizationSettings(Section):
 
     model: Path | None = None
     policy: Path
+    # `audit-only` records what the policy would deny, and allows it.
+    mode: Literal["enforce", "audit-only"] = "enforce"
+    # Tenants for whom the mode is `audit-only`, where it is `enforce` for others.
+    audit_only: list[Name] = Field(default_factory=list)
 
 
 class AuditSettings(Section):
@@ -193,6 +215,8 @@ class Settings(Section):
     keys: KeySettings
     identity: IdentitySettings = IdentitySettings()
     host: HostSettings = HostSettings()
+    # Levels of data, the least sensitive first.
+    classifications: list[Name] = Field(default=list(CLASSIFICATIONS), min_length=1)
     tiers: list[TierSettings] = Field(min_length=1)
     tenants: dict[Name, TenantSettings] = Field(min_length=1)
     sharing: list[SharingSettings] = Field(default_factory=list)
@@ -239,6 +263,13 @@ class Settings(Section):
             raise ValueError(f"two tiers lie in {min(shared)}; give each its own folder")
         return tiers
 
+    @field_validator("classifications")
+    @classmethod
+    def _check_levels(cls, levels: list[str]) -> list[str]:
+        if repeated := {level for level in levels if levels.count(level) > 1}:
+            raise ValueError(f"'{min(repeated)}' is there twice; name each level once")
+        return levels
+
     @field_validator("sharing")
     @classmethod
     def _check_groups(
@@ -256,9 +287,32 @@ class Settings(Section):
             raise ValueError(f"'{min(unknown)}' is no tenant; `tenants` has {', '.join(tenants)}")
         return sharing
 
-    def unknown_tenant(self) -> tuple[Location, str] | None:
-        """A tenant that `identity` names and `tenants` lacks, if any, and where."""
-        for place, tenant in self.identity.named_tenants():
+    def unknown_name(self) -> tuple[Location, str] | None:
+        """A name that one section has and the section that should declare it lacks, if any.
+
+        Returns:
+            Where it stands, and what is wrong with it.
+
+        """
+        for place, tenant in self._named_tenants():
             if tenant not in self.tenants:
-                return ("identity", *place), tenant
+                allowed = "deny or one" if place[-1] == "anonymous" else "one"
+                return place, f"unknown tenant '{tenant}'; write {allowed} of the tenants"
+        for place, level in self._named_levels():
+            if level is not None and level not in self.classifications:
+                levels = ", ".join(self.classifications)
+                return place, f"unknown level '{level}'; `classifications` has {levels}"
         return None
+
+    def _named_tenants(self) -> Iterator[tuple[Location, str]]:
+        for place, tenant in self.identity.named_tenants():
+            yield ("identity", *place), tenant
+        for index, tenant in enumerate(self.authorization.audit_only):
+            yield ("authorization", "audit_only", index), tenant
+
+    def _named_levels(self) -> Iterator[tuple[Location, str | None]]:
+        yield ("host", "clearance"), self.host.clearance
+        for index, tier in enumerate(self.tiers):
+            yield ("tiers", index, "clearance"), tier.clearance
+        for name, tenant in self.tenants.items():
+            yield ("tenants", name, "classification"), tenant.classification

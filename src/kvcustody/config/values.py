@@ -10,6 +10,9 @@ from pydantic import BeforeValidator
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 NAME_FORM = "use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
 
+CLASSIFICATIONS = ("public", "internal", "confidential", "restricted")
+"""Levels of data, from the least to the most sensitive, unless custody.yaml has its own."""
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {
     "": 1,

@@ -1,190 +1,112 @@
-"""Read a Casbin model and a CSV policy, and refuse what can't mean what its author meant."""
+"""The Casbin model that says what rules mean, and Casbin's own enforcer of it.
 
-import csv
-import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+Decisions are compiled (`kvcustody.policy.decisions`); Casbin's enforcer is the reference that tests
+and `kvcustody policy check` hold them against.
+"""
+
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
 
 import casbin
 
-from kvcustody.config.values import is_name
 from kvcustody.errors import ConfigurationError
-from kvcustody.policy.decisions import Action, Decisions
+from kvcustody.policy.decisions import Question, cleared, context_of, covers
+from kvcustody.policy.facts import Context, Facts
+from kvcustody.policy.rules import Rule
+from kvcustody.policy.terms import Terms, parse_terms
 
 BUILT_IN_MODEL = files("kvcustody.policy").joinpath("model.conf").read_text(encoding="utf-8")
-"""The Casbin model used unless custody.yaml names another."""
+"""The Casbin model."""
 
-_EFFECTS = ("allow", "deny")
-_REQUEST_FIELDS = ["r_sub", "r_dom", "r_tier", "r_act"]
-_POLICY_FIELDS = ["p_sub", "p_dom", "p_tier", "p_act", "p_eft"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of a policy file.
-
-    Args:
-        kind: `p` (a permission) or `g` (a role's member).
-        fields: the line's fields after the kind.
-        file: the policy file.
-        line: its 1-based line.
-
-    """
-
-    kind: str
-    fields: tuple[str, ...]
-    file: Path
-    line: int
-
-    @property
-    def name(self) -> str:
-        """How reviewers find the rule again: file name and line."""
-        return f"{self.file.name}:{self.line}"
+# Casbin's names for the sections of a model.
+_SECTIONS = {
+    "r": "request_definition",
+    "p": "policy_definition",
+    "g": "role_definition",
+    "e": "policy_effect",
+    "m": "matchers",
+}
 
 
-def load_policy(
-    policy: Path,
-    model: Path | None,
-    *,
-    deployment: str,
-    tiers: Sequence[str],
-    tenants: Collection[str],
-    groups: Collection[str] = (),
-) -> Decisions:
-    """Read, check and compile a policy.
-
-    Args:
-        policy: CSV file of `p, subject, deployment, tier, action, allow|deny` and
-            `g, member, role, deployment` lines; a sharing group stands where a tier does.
-        model: Casbin model; `None` for the built-in one.
-        deployment: the domain of every request.
-        tiers: names of all tiers, host memory included.
-        tenants: names of all tenants.
-        groups: names of all sharing groups.
+def check_model(text: str, file: Path) -> None:
+    """Check that a model says what the built-in one says; comments and spaces may differ.
 
     Raises:
-        ConfigurationError: a file can't be read, or a line of it is wrong.
+        ConfigurationError: it is no Casbin model, or another one.
 
     """
-    model_text = BUILT_IN_MODEL if model is None else _read(model)
-    policy_text = _read(policy)
-    rules = list(_parse(policy_text, policy))
-    for rule in rules:
-        _check(rule, deployment, tiers, groups)
-    _check_subjects(rules, tenants)
-    enforcer = _compile(model_text, model, rules)
-    for subject in {rule.fields[0] for rule in rules[:1]} | {"nobody"}:
-        _try(enforcer, (subject, deployment, tiers[0], Action.LOAD.value), model)
-    digest = hashlib.sha256(model_text.encode() + b"\0" + policy_text.encode())
-    return Decisions(
-        enforcer,
-        rule_names={rule.fields: rule.name for rule in reversed(rules) if rule.kind == "p"},
-        version=digest.hexdigest()[:16],
-        deployment=deployment,
-        tiers=tiers,
-    )
-
-
-def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigurationError("no such file; correct `authorization`", path) from None
-    except UnicodeDecodeError:
-        raise ConfigurationError("not UTF-8 text", path) from None
-    except OSError as error:
-        raise ConfigurationError(f"can't be read: {error.strerror}", path) from None
-
-
-def _parse(text: str, file: Path) -> Iterator[Rule]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        try:
-            kind, *fields = (field.strip() for field in next(csv.reader([stripped])))
-        except csv.Error as error:
-            raise ConfigurationError(f"not a line of CSV: {error}", file, number) from None
-        yield Rule(kind, tuple(fields), file, number)
-
-
-def _check(rule: Rule, deployment: str, tiers: Sequence[str], groups: Collection[str]) -> None:
-    if rule.kind == "p":
-        _check_length(rule, 5, "p, subject, deployment, tier, action, allow|deny")
-        _, domain, tier, action, effect = rule.fields
-        _check_known(rule, "action", action, [*Action, "*"])
-        _check_known(rule, "effect", effect, _EFFECTS)
-        if action == Action.SHARE:
-            _check_known(rule, "sharing group", tier, [*groups, "*"])
-        else:
-            shared = groups if action == "*" else ()
-            _check_known(rule, "tier", tier, [*tiers, *shared, "*"])
-        _check_known(rule, "deployment", domain, [deployment, "*"])
-    elif rule.kind == "g":
-        _check_length(rule, 3, "g, member, role, deployment")
-        _check_known(rule, "deployment", rule.fields[2], [deployment])
-    else:
-        raise ConfigurationError(
-            f"a line starts with p or g, not '{rule.kind}'", rule.file, rule.line
-        )
-
-
-def _check_length(rule: Rule, expected: int, form: str) -> None:
-    if len(rule.fields) != expected or not all(rule.fields):
-        raise ConfigurationError(f"expected '{form}'", rule.file, rule.line)
-
-
-def _check_subjects(rules: Sequence[Rule], tenants: Collection[str]) -> None:
-    """Refuse a subject that nobody can be: a denial of it would deny nothing."""
-    roles = {rule.fields[1] for rule in rules if rule.kind == "g"}
-    for rule in rules:
-        subject = rule.fields[0]
-        tenant, slash, workload = subject.partition("/")
-        if subject in roles or (tenant in tenants and (not slash or is_name(workload))):
-            continue
-        raise ConfigurationError(
-            f"nobody is '{subject}'; write a tenant of custody.yaml ({', '.join(tenants)}), "
-            "TENANT/WORKLOAD, or a role that a g line gives",
-            rule.file,
-            rule.line,
-            "subject",
-        )
-
-
-def _check_known(rule: Rule, field: str, value: str, known: Collection[str]) -> None:
-    if value not in known:
-        raise ConfigurationError(
-            f"unknown {field} '{value}'; use one of {', '.join(known)}", rule.file, rule.line, field
-        )
-
-
-def _compile(model_text: str, model: Path | None, rules: Sequence[Rule]) -> casbin.Enforcer:
-    try:
-        parsed = casbin.Enforcer.new_model(text=model_text)
-        enforcer = casbin.Enforcer(parsed)
-        fields = (parsed["r"]["r"].tokens, parsed["p"]["p"].tokens)
-        roles = (parsed["g"] or {}).get("g")
+        given = _definitions(text)
     except Exception as error:  # noqa: BLE001 - casbin raises whatever its parser stumbles over
-        raise ConfigurationError(f"not a Casbin model: {error}".splitlines()[0], model) from None
-    if fields != (_REQUEST_FIELDS, _POLICY_FIELDS):
-        raise ConfigurationError(
-            "the model must keep 'r = sub, dom, tier, act' and 'p = sub, dom, tier, act, eft'",
-            model,
-        )
-    if roles is None or roles.value.replace(" ", "") != "_,_,_":
-        raise ConfigurationError("the model must keep 'g = _, _, _'", model)
+        raise ConfigurationError(f"not a Casbin model: {error}".splitlines()[0], file) from None
+    expected = _definitions(BUILT_IN_MODEL)
+    for section, title in _SECTIONS.items():
+        if given.get(section) != expected[section]:
+            raise ConfigurationError(
+                f"[{title}] differs from the model that this version compiles; put what you need "
+                "into rules, and take the model that `kvcustody init` writes, or leave out "
+                "`authorization.model`",
+                file,
+            )
+
+
+def plain_enforcer(
+    rules: Iterable[Rule], facts: Facts, enforcer_class: type = casbin.Enforcer
+) -> casbin.Enforcer:
+    """Casbin's enforcer of rules: slow, and the reference.
+
+    Ask it `enforce(*casbin_request(question, facts))`.
+
+    Args:
+        rules: checked rules.
+        facts: what custody.yaml says of tenants and tiers.
+        enforcer_class: Casbin's class.
+
+    """
+    enforcer = enforcer_class(casbin.Enforcer.new_model(text=BUILT_IN_MODEL))
+    enforcer.add_function("covers", covers)
+    enforcer.add_function("cleared", lambda context: cleared(context) is None)
+    enforcer.add_function("meets", _meets(facts))
+    permissions: list[list[str]] = []
+    memberships: list[list[str]] = []
     for rule in rules:
-        if rule.kind == "p":
-            enforcer.add_named_policy("p", *rule.fields)
-        else:
-            enforcer.add_named_grouping_policy("g", *rule.fields)
+        (permissions if rule.kind == "p" else memberships).append(list(rule.fields))
+    enforcer.add_named_policies("p", permissions)
+    # A workload has whatever its tenant has.
+    named = {fields[0] for fields in permissions + memberships}
+    workloads = sorted(who for who in named if "/" in who)
+    links = [[who, who.partition("/")[0], facts.deployment] for who in workloads]
+    enforcer.add_named_grouping_policies("g", memberships + links)
+    selectors = [
+        [name, selector] for name, tier in facts.tiers.items() for selector in tier.selectors()
+    ]
+    enforcer.add_named_grouping_policies("g2", selectors)
     return enforcer
 
 
-def _try(enforcer: casbin.Enforcer, request: tuple[str, ...], model: Path | None) -> None:
-    try:
-        enforcer.enforce(*request)
-    except Exception as error:  # noqa: BLE001 - a wrong matcher shows only when evaluated
-        raise ConfigurationError(f"its matcher fails: {error}".splitlines()[0], model) from None
+def casbin_request(question: Question, facts: Facts) -> tuple[object, ...]:
+    """A question as Casbin's enforcer takes it."""
+    context = context_of(question, facts)
+    return (question.who, facts.deployment, question.tier, question.action.value, context)
+
+
+def _meets(facts: Facts) -> Callable[[Context, str], bool]:
+    terms: dict[str, Terms] = {}
+
+    def meets(context: Context, text: str) -> bool:
+        if text not in terms:
+            terms[text] = parse_terms(text, facts.classifications)
+        return terms[text].unmet(context) is None
+
+    return meets
+
+
+def _definitions(text: str) -> dict[str, dict[str, str]]:
+    model = casbin.Enforcer.new_model(text=text)
+    return {
+        section: {
+            key: "".join(assertion.value.split()) for key, assertion in model[section].items()
+        }
+        for section in model.keys()  # noqa: SIM118 - casbin's model is no mapping
+    }

@@ -194,7 +194,8 @@ class GovernedTier:
         if key is None:
             return False
         now = self._clock()
-        ttl = self._ttl if grant.ttl is None else min(self._ttl, grant.ttl)
+        life = grant.life_on(self.name)
+        ttl = self._ttl if life is None else min(self._ttl, life)
         return seal_into(
             sealed,
             slot.memory,

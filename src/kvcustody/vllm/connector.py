@@ -47,6 +47,7 @@ class CustodyConnector(OffloadingConnector):
         if role is KVConnectorRole.SCHEDULER:
             completed[ENGINE_OPTION] = describe_engine(vllm_config, kv_cache_config)
             completed[options.MODELS_OPTION] = options.models_of(vllm_config)
+            completed[options.NAME_OPTION] = options.served_name(vllm_config)
         adapters = vllm_config.lora_config
         self._adapts_media = adapters is not None and adapters.enable_tower_connector_lora
         keep_out_of_core_dumps()
@@ -64,6 +65,7 @@ class CustodyConnector(OffloadingConnector):
             engine_request_id=request.request_id,
             cache_salt=request.cache_salt,
             adapter=adapter,
+            adapter_name=request.lora_request.lora_name if request.lora_request else None,
         )
         _salt_blocks(request, outcome.cache_salt, adapter if isinstance(adapter, str) else None)
         _forget_parameters(request, manager.custody.client_parameters)

@@ -26,7 +26,8 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from kvcustody.admission import HOST_TIER, Grant
+from kvcustody.admission import Grant
+from kvcustody.policy import HOST_TIER
 from kvcustody.wiring import EngineCustody
 
 
@@ -35,13 +36,21 @@ class RequestCustody:
     """What is known of an admitted request; lies in its `ReqContext`, where tiers find it.
 
     Args:
-        grant: what the request may do.
+        granted: what the request might do when it was last asked.
+        renew: gives a grant under the policy in force.
         names: keyed names by vLLM's keys, kept because each is asked for several times.
 
     """
 
-    grant: Grant
+    granted: Grant
+    renew: Callable[[Grant], Grant]
     names: dict[OffloadKey, OffloadKey] = field(default_factory=dict)
+
+    @property
+    def grant(self) -> Grant:
+        """What the request may do now."""
+        self.granted = self.renew(self.granted)
+        return self.granted
 
 
 class GoverningManager(OffloadingManager):
@@ -81,7 +90,7 @@ class GoverningManager(OffloadingManager):
         grant = self._grants.pop(req_context.req_id, None)
         if grant is None:
             return RequestOffloadingContext()
-        req_context.set_state(RequestCustody(grant))
+        req_context.set_state(RequestCustody(grant, self.custody.admission.renew))
         return self._tiering.on_new_request(req_context)
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -199,7 +208,7 @@ class GoverningManager(OffloadingManager):
         """A block's keyed name; `None` once the namespace's keys are gone."""
         name = custody.names.get(key)
         if name is None:
-            keyed = custody.grant.keys.name(key)
+            keyed = custody.granted.keys.name(key)
             if keyed is None:
                 return None
             name = make_offload_key(keyed, get_offload_group_idx(key))

@@ -16,6 +16,7 @@ from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.namespace import fingerprint_model
 from kvcustody.namespace.revision import Progress
+from kvcustody.policy import ModelFacts
 from kvcustody.vllm import plugin
 
 CUSTODY_OPTION = "custody"
@@ -23,6 +24,9 @@ CUSTODY_OPTION = "custody"
 
 MODELS_OPTION = "custody_models"
 """Connector option in which the models travel from the connector to the spec."""
+
+NAME_OPTION = "custody_model_name"
+"""Connector option in which the name that the model is served under travels there."""
 
 logger = init_logger(__name__)
 
@@ -61,17 +65,28 @@ def complete(config: VllmConfig) -> dict[str, Any]:
     return options
 
 
-def model_revision(settings: Settings, options: Mapping[str, Any]) -> str:
-    """The revision of the model that the engine serves, and of its draft model if it has one.
+def model_facts(settings: Settings, options: Mapping[str, Any]) -> ModelFacts:
+    """The model that the engine serves.
 
     Args:
-        settings: custody.yaml, which may name the revision itself.
+        settings: custody.yaml, which may name the revision.
         options: connector options of an engine.
 
     Raises:
         ConfigurationError: the model's files can't be found.
 
     """
+    return ModelFacts(options[NAME_OPTION], _model_revision(settings, options))
+
+
+def served_name(config: VllmConfig) -> str:
+    """The name that clients know the model by; the first, if it has several."""
+    name: str | list[str] = config.model_config.served_model_name
+    return name if isinstance(name, str) else name[0]
+
+
+def _model_revision(settings: Settings, options: Mapping[str, Any]) -> str:
+    """The revision of the model that the engine serves, and of its draft model if it has one."""
     if settings.model.revision != "auto":
         return settings.model.revision
     revisions = [

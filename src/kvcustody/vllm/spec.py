@@ -47,7 +47,7 @@ class CustodySpec(TieringOffloadingSpec):
             settings = options.read_settings(self.extra_config)
             self._custody = build_engine(
                 settings,
-                model_revision=options.model_revision(settings, self.extra_config),
+                model=options.model_facts(settings, self.extra_config),
                 layout=layout_digest(self.config),
                 block_bytes=self.kv_bytes_per_chunk,
             )

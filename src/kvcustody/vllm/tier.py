@@ -140,7 +140,7 @@ class CustodyTier(SecondaryTierManager):
         """Drop what was looked up for the request."""
         custody = req_context.get_state(RequestCustody)
         if custody is not None:
-            self._tier.forget(custody.grant)
+            self._tier.forget(custody.granted)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Send this step's lookups off."""
@@ -176,4 +176,4 @@ def _custody_of(job: TransferJob) -> RequestCustody:
 
 def _address(key: OffloadKey, custody: RequestCustody) -> Address:
     # The keyed name covers the KV group as well (see GoverningManager), so it is enough.
-    return Address(custody.grant.keys.identifier, get_offload_block_hash(key))
+    return Address(custody.granted.keys.identifier, get_offload_block_hash(key))

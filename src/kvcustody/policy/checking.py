@@ -1,0 +1,191 @@
+"""Refuse rules that can't mean what their author meant: unknown names, circles of roles."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+
+from kvcustody.config.values import is_name
+from kvcustody.errors import ConfigurationError
+from kvcustody.policy.decisions import (
+    ADMINISTRATIVE_ACTIONS,
+    ANYTHING,
+    EVERY_TENANT,
+    Action,
+)
+from kvcustody.policy.facts import Facts
+from kvcustody.policy.roles import Roles
+from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
+from kvcustody.policy.terms import MODEL_FACTS, UNLIMITED, parse_terms
+
+EFFECTS = ("allow", "deny")
+OPERATOR = "user:"
+"""How an operator's name begins, which is the name that the operating system has for them."""
+
+_P_FORM = "p, who, deployment, tier, action, allow|deny[, terms]"
+_G_FORM = "g, member, role, deployment"
+_P_FIELDS = 6
+_G_FIELDS = 3
+_OPERATOR = re.compile(r"user:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_MOST_LISTED = 10
+
+
+def find_errors(
+    rules: Sequence[Rule], facts: Facts, pause: Pause = never_pause
+) -> Iterator[ConfigurationError]:
+    """What is wrong with rules; a policy with any of it is not used.
+
+    Args:
+        rules: the policy's rules.
+        facts: what custody.yaml says of tenants and tiers.
+        pause: called now and then.
+
+    """
+    sound: list[Rule] = []
+    checker = _Checker(rules, facts, pause)
+    for rule in in_slices(rules, pause):
+        error = checker.error(rule)
+        if error is None:
+            sound.append(rule)
+        else:
+            yield error
+    yield from Roles(sound, pause).problems()
+
+
+class _Checker:
+    """Checks rules one by one.
+
+    Args:
+        rules: all rules.
+        facts: what custody.yaml says of tenants and tiers.
+        pause: called now and then.
+
+    """
+
+    def __init__(self, rules: Iterable[Rule], facts: Facts, pause: Pause) -> None:
+        self._facts = facts
+        self._roles = {
+            rule.fields[1]
+            for rule in in_slices(rules, pause)
+            if rule.kind == "g" and len(rule.fields) == _G_FIELDS
+        }
+        selectors = {selector for tier in facts.tiers.values() for selector in tier.selectors()}
+        self._tiers = [*facts.tiers, *sorted(selectors)]
+        self._read_terms: dict[str, tuple[str | None, bool, bool]] = {}
+
+    def error(self, rule: Rule) -> ConfigurationError | None:
+        """What is wrong with a rule, first things first; `None` if nothing is."""
+        try:
+            if rule.kind == "p":
+                self._check_permission(rule)
+            else:
+                self._check_membership(rule)
+        except ConfigurationError as error:
+            return error
+        return None
+
+    def _check_permission(self, rule: Rule) -> None:
+        _check_length(rule, _P_FIELDS, _P_FORM)
+        who, deployment, tier, action, effect, terms = rule.fields
+        _check_known(rule, "action", action, [*Action, "*"])
+        _check_known(rule, "effect", effect, EFFECTS)
+        _check_known(rule, "deployment", deployment, [self._facts.deployment, "*"])
+        self._check_tier(rule, tier, action)
+        self._check_terms(rule, action, effect, terms)
+        if who == EVERY_TENANT and action in ADMINISTRATIVE_ACTIONS:
+            raise _wrong(rule, f"'{action}' for everybody; name who may", "who")
+        if who != EVERY_TENANT:
+            self._check_subject(rule, who)
+
+    def _check_membership(self, rule: Rule) -> None:
+        _check_length(rule, _G_FIELDS, _G_FORM)
+        member, role, deployment = rule.fields
+        _check_known(rule, "deployment", deployment, [self._facts.deployment])
+        if role == EVERY_TENANT or role.startswith(OPERATOR):
+            raise _wrong(rule, f"'{role}' can't be a role", "role")
+        if self._is_tenant(role):
+            raise _wrong(
+                rule, f"'{role}' is a tenant, not a role; nobody may have what it has", "role"
+            )
+        self._check_subject(rule, member)
+
+    def _check_tier(self, rule: Rule, tier: str, action: str) -> None:
+        if tier == ANYTHING:
+            return
+        if action in ADMINISTRATIVE_ACTIONS:
+            _check_known(rule, "tenant", tier, [*self._facts.tenants, "*"])
+        elif action == Action.SHARE:
+            _check_known(rule, "sharing group", tier, [*self._facts.groups, "*"])
+        else:
+            groups = self._facts.groups if action == "*" else ()
+            _check_known(rule, "tier", tier, [*self._tiers, *groups, "*"])
+
+    def _check_terms(self, rule: Rule, action: str, effect: str, terms: str) -> None:
+        if terms not in self._read_terms:
+            self._read_terms[terms] = self._read(terms)
+        problem, about_model, limited = self._read_terms[terms]
+        if problem is not None:
+            raise _wrong(rule, problem, "terms")
+        if about_model and action not in {Action.STORE, Action.LOAD, Action.SERVE_PEER, "*"}:
+            raise _wrong(rule, f"'{action}' doesn't depend on the model", "terms")
+        if limited and (effect == "deny" or action not in {Action.STORE, "*"}):
+            raise _wrong(rule, "a limit belongs to a permission to store", "terms")
+
+    def _read(self, terms: str) -> tuple[str | None, bool, bool]:
+        """What is wrong with terms, whether they ask for the model, and whether they limit."""
+        try:
+            read = parse_terms(terms, self._facts.classifications)
+        except ValueError as error:
+            return str(error), False, False
+        about_model = any(condition.fact in MODEL_FACTS for condition in read.conditions)
+        return None, about_model, read.limits != UNLIMITED
+
+    def _check_subject(self, rule: Rule, who: str) -> None:
+        """Refuse a subject that nobody can be: a denial of it would deny nothing."""
+        tenant, slash, workload = who.partition("/")
+        if who in self._roles or (self._is_tenant(tenant) and (not slash or is_name(workload))):
+            return
+        if _OPERATOR.fullmatch(who):
+            return
+        tenants = list(self._facts.tenants)
+        raise _wrong(
+            rule,
+            f"nobody is '{who}'{_suggest(who, [*tenants, *self._roles])}; write a tenant of "
+            f"custody.yaml ({_list(tenants)}), TENANT/WORKLOAD, user:NAME, * for every tenant, or "
+            "a role that a g line gives",
+            "who",
+        )
+
+    def _is_tenant(self, name: str) -> bool:
+        return name in self._facts.tenants
+
+
+def _check_length(rule: Rule, expected: int, form: str) -> None:
+    if len(rule.fields) != expected or not all(rule.fields):
+        raise _wrong(rule, f"expected '{form}'", None)
+
+
+def _check_known(rule: Rule, field: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise _wrong(
+            rule,
+            f"unknown {field} '{value}'{_suggest(value, known)}; use one of {_list(known)}",
+            field,
+        )
+
+
+def _wrong(rule: Rule, message: str, field: str | None) -> ConfigurationError:
+    return ConfigurationError(message, rule.file, rule.line, field)
+
+
+def _suggest(value: str, known: Collection[str]) -> str:
+    if len(known) > 1000:  # noqa: PLR2004 - comparing with all takes seconds
+        return ""
+    close = get_close_matches(value, known, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _list(names: Collection[str]) -> str:
+    listed = list(names)
+    more = len(listed) - _MOST_LISTED
+    text = ", ".join(listed[:_MOST_LISTED])
+    return f"{text} and {more} more" if more > 0 else text

@@ -1,0 +1,140 @@
+"""The policy in force, and its replacement while requests go on.
+
+A new version takes the place of the old one in one step, after it was read, checked and compiled
+aside. A version with a mistake changes nothing: the last good one stays.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from kvcustody.errors import CustodyError
+from kvcustody.identity.principal import Principal
+from kvcustody.policy.decisions import Decision, Decisions
+from kvcustody.policy.rules import Pause, let_others_run
+
+_POLL_SECONDS = 0.5
+_CLOSE_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyInForce:
+    """Holds the decisions that count now.
+
+    Args:
+        decisions: the first version.
+
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        self.current = decisions
+
+    @property
+    def version(self) -> str:
+        """The version in force."""
+        return self.current.version
+
+    def may_share(self, principal: Principal, group: str) -> Decision:
+        """Whether the principal may use a sharing group's namespace now."""
+        return self.current.may_share(principal, group)
+
+
+class PolicySource(Protocol):
+    """Where a policy comes from."""
+
+    def signature(self) -> object:
+        """Something that changes when the policy may have changed; never raises."""
+
+    def load(self, pause: Pause) -> Decisions:
+        """Read, check and compile the policy.
+
+        Args:
+            pause: called now and then, so that other threads get their turn.
+
+        Raises:
+            ConfigurationError: the policy is wrong, or can't be read.
+            UnavailableError: where it is can't be reached.
+
+        """
+
+
+class PolicyWatch:
+    """Looks for a new version of the policy, and puts it in force.
+
+    Looking is a matter of `stat`, which works on any file system, and for links that are swung over
+    to another folder (Kubernetes).
+
+    Args:
+        policy: what to keep up to date.
+        source: where the policy comes from.
+        signature: the source's signature before the first version was loaded.
+        on_loaded: told the version before, once another is in force.
+        on_rejected: told why a new version is not put in force.
+
+    """
+
+    def __init__(
+        self,
+        policy: PolicyInForce,
+        source: PolicySource,
+        signature: object,
+        *,
+        on_loaded: Callable[[str], None],
+        on_rejected: Callable[[CustodyError], None],
+    ) -> None:
+        self._policy = policy
+        self._source = source
+        self._on_loaded = on_loaded
+        self._on_rejected = on_rejected
+        self._loaded = self._seen = signature
+        self._rejected: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kvcustody-policy", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def look(self) -> None:
+        """Put a new version in force if there is one, and nobody is writing it just now.
+
+        A file that is being written may hold the first half of its rules, and be a valid policy. So
+        what changed since the last look is left alone until the next.
+        """
+        signature = self._source.signature()
+        settled, self._seen = signature == self._seen, signature
+        if settled and signature != self._loaded:
+            self._load(signature)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_POLL_SECONDS):
+            try:
+                self.look()
+            except Exception:
+                logger.exception("The policy could not be looked at; the last good one stays")
+
+    def _load(self, signature: object) -> None:
+        try:
+            decisions = self._source.load(let_others_run)
+        except CustodyError as error:
+            self._loaded = signature
+            if str(error) != self._rejected:
+                self._rejected = str(error)
+                self._on_rejected(error)
+            return
+        if self._source.signature() != signature:
+            return  # changed under our eyes; the next look reads it again
+        self._loaded = signature
+        self._rejected = None
+        before = self._policy.version
+        if decisions.version != before:
+            self._policy.current = decisions
+            self._on_loaded(before)

@@ -1,0 +1,78 @@
+"""Who has which roles, directly or through other roles."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from kvcustody.errors import ConfigurationError
+from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
+
+MOST_LEVELS = 8
+"""How many roles may stand between a member and the role that a rule names.
+
+Casbin follows ten links, one of which leads from a workload to its tenant.
+"""
+
+
+class Roles:
+    """The members of a policy's roles.
+
+    Args:
+        rules: the policy's `g` rules; others don't count.
+        pause: called now and then.
+
+    """
+
+    def __init__(self, rules: Iterable[Rule], pause: Pause = never_pause) -> None:
+        roles: dict[str, list[str]] = {}
+        self._given: dict[tuple[str, str], Rule] = {}
+        for rule in in_slices(rules, pause):
+            if rule.kind == "g":
+                member, role = rule.fields[:2]
+                if (member, role) not in self._given:
+                    self._given[member, role] = rule
+                    roles.setdefault(member, []).append(role)
+        self._roles: Mapping[str, Sequence[str]] = roles
+        self._pause = pause
+
+    def of(self, names: Iterable[str]) -> frozenset[str]:
+        """The names, and all roles that one of them has."""
+        found: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += self._roles.get(name, ())
+        return frozenset(found)
+
+    def problems(self) -> Iterator[ConfigurationError]:
+        """Cycles, and roles of roles beyond `MOST_LEVELS`."""
+        levels: dict[str, int] = {}
+        for start in in_slices(self._roles, self._pause):
+            yield from self._measure(start, levels)
+
+    def _measure(self, start: str, levels: dict[str, int]) -> Iterator[ConfigurationError]:
+        """Walk up from one member, depth first, and note how many levels lie above each name."""
+        path: dict[str, Iterator[str]] = {}
+        if start not in levels:
+            path[start] = iter(self._roles[start])
+        while path:
+            name = next(reversed(path))
+            role = next(path[name], None)
+            if role is None:
+                del path[name]
+                above = [levels.get(each, 0) for each in self._roles.get(name, ())]
+                levels[name] = 1 + max(above) if above else 0
+                if levels[name] == MOST_LEVELS + 1:
+                    yield self._problem(
+                        (name, self._roles[name][0]),
+                        f"'{name}' has roles nested more than {MOST_LEVELS} deep",
+                    )
+            elif role in path:
+                names = [*list(path)[list(path).index(role) :], role]
+                yield self._problem((name, role), f"roles in a circle: {' → '.join(names)}")
+            elif role not in levels:
+                path[role] = iter(self._roles.get(role, ()))
+
+    def _problem(self, link: tuple[str, str], message: str) -> ConfigurationError:
+        rule = self._given[link]
+        return ConfigurationError(message, rule.file, rule.line)
