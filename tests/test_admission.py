@@ -1,5 +1,6 @@
 """Admission, wired as in an engine: what each request may do, and that the audit says why not."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class Site:
         *,
         adapter: str | AdapterFailure | None = None,
         engine: EngineCustody | None = None,
+        adapter_name: str | None = None,
         group: str | None = None,
         salted: bool = True,
     ) -> Grant | Refusal:
@@ -71,6 +73,7 @@ class Site:
             engine_request_id=f"chatcmpl-{RID}-0011",
             cache_salt=salt if salted else None,
             adapter=adapter,
+            adapter_name=adapter_name,
         )
 
     def admit_by_salt(
@@ -93,9 +96,15 @@ PATIENCE = 30.0
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr("kvcustody.admission.admission._KEYS_PATIENCE_SECONDS", PATIENCE)
+    monkeypatch.setattr("kvcustody.policy.in_force._POLL_SECONDS", 0.02)
     site = Site(tmp_path)
     yield site
     site.engine.close()
+
+
+def refused(outcome: Grant | Refusal) -> object:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome.reason
 
 
 def granted(outcome: Grant | Refusal) -> Grant:
@@ -327,3 +336,83 @@ def test_no_representation_of_a_grant_shows_a_key(site: Site) -> None:
         assert len(secret) == 32
         assert secret.hex() not in shown
         assert repr(bytes(secret))[2:-1] not in shown
+
+
+def put_policy(site: Site, *lines: str) -> None:
+    """Put a policy of these lines in force, beside the engine's threads."""
+    file = site.settings.authorization.policy
+    file.write_text("\n".join(lines), encoding="utf-8")
+    live = site.engine.policy
+    before = live.version
+    deadline = time.monotonic() + 20
+    while live.version == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_who_loses_load_loses_it_for_requests_under_way_and_what_began_goes_on(
+    site: Site,
+) -> None:
+    before = granted(site.admit(ACME))
+    other = granted(site.admit(Principal("globex", "chat")))
+    rules = site.settings.authorization.policy.read_text(encoding="utf-8")
+    put_policy(site, rules, "p, acme, local, *, load, deny")
+    now = site.engine.admission.renew(before)
+    assert (now.may_store("disk"), now.may_load("disk"), now.may_load("host")) == (
+        True,
+        False,
+        False,
+    )
+    assert before.may_load("disk"), "what began under the old version ends under it"
+    assert now.audit_fields()["policy_version"] != before.audit_fields()["policy_version"]
+    assert site.engine.admission.renew(now) is now
+    assert site.engine.admission.renew(other).may_load("disk")
+
+
+def test_who_loses_share_loses_the_groups_cache_for_requests_under_way(site: Site) -> None:
+    group = granted(site.admit(ACME, group="manuals"))
+    own = granted(site.admit(ACME))
+    rules = site.settings.authorization.policy.read_text(encoding="utf-8")
+    put_policy(site, rules, "p, acme, local, manuals, share, deny")
+    now = site.engine.admission.renew(group)
+    assert not any(may("disk") or may("host") for may in (now.may_store, now.may_load))
+    assert site.engine.admission.renew(own).may_load("disk")
+
+
+def test_a_rules_limit_shortens_the_life_of_blocks_on_its_tier_alone(site: Site) -> None:
+    rules = site.settings.authorization.policy.read_text(encoding="utf-8")
+    put_policy(site, rules, "p, globex, local, disk, store, allow, ttl<=10m")
+    globex = granted(site.admit(Principal("globex", "chat")))
+    assert globex.life_on("disk") == 600
+    assert globex.life_on("host") == 3600, "what custody.yaml says of the tenant"
+    assert granted(site.admit(ACME)).life_on("disk") is None
+
+
+def test_rules_may_ask_for_the_model_and_the_adapter_of_a_request(site: Site) -> None:
+    put_policy(
+        site,
+        "p, acme, local, *, *, allow, model=demo lora=none",
+        "p, globex, local, *, *, allow, model=another",
+    )
+    assert granted(site.admit(ACME)).may_load("disk")
+    assert refused(site.admit(Principal("globex", "chat"))) is RefusalReason.POLICY_DENIED
+    adapted = site.admit(ACME, adapter="0a" * 32, adapter_name="support")
+    assert refused(adapted) is RefusalReason.POLICY_DENIED
+
+
+def test_audit_only_allows_what_the_policy_denies_and_records_it(site: Site) -> None:
+    config = site.settings.places.file
+    assert config is not None
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("policy.csv}", "policy.csv, audit_only: [acme]}"))
+    policy = site.settings.authorization.policy
+    policy.write_text("p, acme, local, host, *, allow\n")
+    site.engine.close()
+    site.settings = load_settings(config)
+    site.engine = site.start()
+    acme = granted(site.admit(ACME))
+    assert acme.may_load("disk")
+    assert acme.may_store("disk")
+    assert refused(site.admit(Principal("globex", "chat"))) is RefusalReason.POLICY_DENIED
+    (admitted,) = [each for each in site.events("request.admitted") if each["unenforced"]]
+    assert admitted["unenforced"] == ["disk:load", "disk:store"]

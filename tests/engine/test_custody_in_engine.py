@@ -1,6 +1,7 @@
 """Custody inside a real engine in this process, so that a test can go past the gateway."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -223,6 +224,51 @@ def test_a_tier_that_breaks_costs_a_recompute_and_nothing_else(engine: Engine) -
     finally:
         root.unlink()
         hidden.rename(root)
+
+
+def put_policy(engine: Engine, text: str, awaited: str) -> dict[str, Any]:
+    """Write a policy, and wait for the event that says what became of it."""
+
+    def events() -> list[dict[str, Any]]:
+        found = read_events(engine.settings.audit.path)
+        return [event for event in found if event["event"] == awaited]
+
+    before = len(events())
+    engine.settings.authorization.policy.write_text(text, encoding="utf-8")
+    deadline = time.monotonic() + 60
+    while len(events()) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return events()[-1]
+
+
+def test_who_loses_load_recomputes_at_once_others_do_not_and_a_broken_policy_changes_nothing(
+    engine: Engine,
+) -> None:
+    policy = engine.settings.authorization.policy.read_text(encoding="utf-8")
+    prompt = engine.prompt("changed policy")
+    text, _ = engine.ask(prompt, ACME)
+    assert engine.ask(prompt, GLOBEX) == (text, 0)
+    engine.ask("let the stores finish", ACME)
+    warm = reused_when_warm(engine, prompt)
+
+    def reused() -> list[int]:
+        assert engine.llm.reset_prefix_cache()
+        answers = [engine.ask(prompt, who) for who in (ACME, GLOBEX)]
+        assert {answer for answer, _ in answers} == {text}
+        return [count for _, count in answers]
+
+    assert reused() == [warm, warm]
+    try:
+        loaded = put_policy(engine, f"{policy}\np, acme, local, *, load, deny\n", "policy.loaded")
+        assert reused() == [0, warm]
+        assert engine.last_event()["policy_version"] == loaded["policy_version"]
+        broken = put_policy(engine, "p, acme, local, tape, load, allow\n", "policy.rejected")
+        assert (broken["line"], broken["policy_version"]) == (1, loaded["policy_version"])
+        assert reused() == [0, warm]
+    finally:
+        put_policy(engine, policy, "policy.loaded")
+    assert reused() == [warm, warm]
 
 
 def test_two_requests_of_two_tenants_in_one_batch_stay_apart(engine: Engine) -> None:

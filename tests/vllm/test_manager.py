@@ -83,6 +83,7 @@ class Setup:
         self.renewed: dict[str, Grant] = {}
         custody = EngineCustody(
             admission=self,  # type: ignore[arg-type]  # of it, the manager only renews grants
+            policy=None,  # type: ignore[arg-type]  # admission's
             client_parameters=frozenset(),
             adapters=None,  # type: ignore[arg-type]  # likewise
             tiers=(),

@@ -10,7 +10,7 @@ from kvcustody.config import Settings
 from kvcustody.identity.assertion import AssertionVerifier
 from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.namespace import AdapterRevisions
-from kvcustody.policy import HOST_TIER, ModelFacts
+from kvcustody.policy import HOST_TIER, ModelFacts, PolicyInForce
 from kvcustody.sealing import KeyMaintenance, ServiceKey
 from kvcustody.tiers import GovernedTier
 from kvcustody.wiring.keys import audit_key_changes, open_keys
@@ -25,6 +25,7 @@ class EngineCustody:
 
     Args:
         admission: admits requests.
+        policy: the policy in force.
         client_parameters: names of the transfer parameters that a client may set.
         adapters: knows the content of LoRA adapters.
         tiers: the tiers beyond host memory, in lookup order.
@@ -34,6 +35,7 @@ class EngineCustody:
     """
 
     admission: Admission
+    policy: PolicyInForce
     client_parameters: frozenset[str]
     adapters: AdapterRevisions
     tiers: tuple[GovernedTier, ...]
@@ -120,6 +122,7 @@ def build_engine(
     policy.watch(audit)
     return EngineCustody(
         admission,
+        policy.in_force,
         frozenset(settings.identity.allowed_parameters),
         adapters,
         tiers,
