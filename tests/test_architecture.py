@@ -16,7 +16,7 @@ MOST_LINES = 400
 
 # From the bottom up: a package imports from layers below its own, and from no neighbour.
 LAYERS: list[set[str]] = [
-    {"errors", "private_folders", "workers"},
+    {"errors", "operating_user", "private_folders", "workers"},
     {"config", "registry"},
     {"identity"},
     {"policy", "namespace"},

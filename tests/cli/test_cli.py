@@ -196,8 +196,8 @@ def broken_registry(config: Path) -> None:
             "custody.yaml:7: keys.path: {root}/keys/root.key: others may read it (mode 0644)",
         ),
         (damage_key, "custody.yaml:7: keys.path: {root}/keys/root.key: the key file is damaged"),
-        (unknown_action, "policies/policy.csv:9: action: unknown action 'fly'; use one of"),
-        (unknown_tier, "policies/policy.csv:9: tier: unknown tier 'moon'; "),
+        (unknown_action, "policies/policy.csv:15: action: unknown action 'fly'; use one of"),
+        (unknown_tier, "policies/policy.csv:15: tier: unknown tier 'moon'; "),
         (missing_policy, "policies/policy.csv: "),
         (
             replaced("host: {bytes", "host: {size: 1, bytes"),

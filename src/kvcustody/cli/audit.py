@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
 from kvcustody.audit import read_events, verify_directory
 from kvcustody.audit.events import CHAIN_FIELDS
 from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json
+from kvcustody.cli.operator import ALL_TENANTS, check_allowed
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
+from kvcustody.policy import Action
 from kvcustody.wiring import audit_signing_key, open_keys
 
 app = typer.Typer(help="The audit trail.", no_args_is_help=True)
@@ -88,6 +90,7 @@ def tail(
 ) -> None:
     """Print the newest events of all streams."""
     settings = load_settings(config)
+    check_allowed(settings, Action.AUDIT_READ, [ALL_TENANTS])
     events = sorted(read_events(settings.audit.path), key=lambda event: str(event.get("time")))
     _print_events(events[-lines:], json_=json_)
 
@@ -104,6 +107,7 @@ def query(
 ) -> None:
     """Print the events that match all given fields, one a line."""
     settings = load_settings(config)
+    check_allowed(settings, Action.AUDIT_READ, [ALL_TENANTS if tenant is None else tenant])
     wanted = {
         "tenant": tenant,
         "event": event,

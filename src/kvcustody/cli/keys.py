@@ -10,9 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kvcustody.cli.common import ConfigOption, JsonOption, console, print_json, print_table
 from kvcustody.cli.common import show_time as when
+from kvcustody.cli.operator import ALL_TENANTS, check_allowed
 from kvcustody.cli.session import AuditedKeys
 from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
+from kvcustody.policy import Action
 from kvcustody.sealing.inventory import NamespaceRecord, Selection, list_namespaces
 from kvcustody.sealing.maintenance import REFRESH_SECONDS
 from kvcustody.sealing.providers import blamed_field, create_root, open_provider
@@ -64,6 +66,8 @@ def rotate(
         table = session.keys.table
         found = list_namespaces(session.keys.registry, Selection(namespace, tenant))
         _check_found(found, namespace)
+        concerned = _whose(found) if namespace else [tenant or ALL_TENANTS]
+        check_allowed(settings, Action.ROTATE, concerned)
         living = [record for record in found if record.destroyed is None]
         with _progress("rotating", len(living), shown=not json_) as advance:
             for record in living:
@@ -109,6 +113,7 @@ def destroy(
         _check_found(found, namespace)
         keys = sum(record.living_keys for record in found)
         if execute:
+            check_allowed(settings, Action.ERASE, [tenant] if tenant else _whose(found))
             identifiers = [record.identifier for record in found]
             keys = len(session.keys.table.destroy(identifiers, "command"))
     if json_:
@@ -135,7 +140,9 @@ def rewrap_(config: ConfigOption = None, json_: JsonOption = False) -> None:
 
     The old root key has to be listed under keys.previous until this is done.
     """
-    with AuditedKeys(load_settings(config)) as session:
+    settings = load_settings(config)
+    check_allowed(settings, Action.ROTATE, [ALL_TENANTS])
+    with AuditedKeys(settings) as session:
         keys = session.keys
         total = count_pending(keys.registry, keys.roots)
         with _progress("wrapping", total, shown=not json_) as advance:
@@ -204,6 +211,11 @@ def _check_found(found: Sequence[NamespaceRecord], namespace: str | None) -> Non
         raise ConfigurationError(
             "no such namespace; see `kvcustody keys list`", field="--namespace"
         )
+
+
+def _whose(found: Sequence[NamespaceRecord]) -> list[str]:
+    """Tenants whose namespaces these are; a sharing group's is everybody's."""
+    return [record.tenant or ALL_TENANTS for record in found]
 
 
 def _row(record: NamespaceRecord) -> list[str]:

@@ -7,6 +7,7 @@ from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
 from kvcustody.identity.tokens import KeyStore, MintedKey
+from kvcustody.operating_user import operator_name
 from kvcustody.policy import BUILT_IN_MODEL
 from kvcustody.private_folders import make_private_folder
 from kvcustody.sealing.providers import create_key_file
@@ -51,11 +52,16 @@ def init_deployment(config: Path) -> list[MintedKey]:
     return minted
 
 
+def _policy() -> str:
+    text = (_TEMPLATES / "policy.csv").read_text(encoding="utf-8")
+    return f"{text}g, {operator_name()}, operators, local\n"
+
+
 def _write_files(config: Path) -> None:
     root = config.parent
     contents = {
         config: (_TEMPLATES / "custody.yaml").read_text(encoding="utf-8"),
-        root / "policies" / "policy.csv": (_TEMPLATES / "policy.csv").read_text(encoding="utf-8"),
+        root / "policies" / "policy.csv": _policy(),
         root / "policies" / "model.conf": BUILT_IN_MODEL,
     }
     key_file = root / "keys" / "root.key"

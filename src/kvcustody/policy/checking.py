@@ -19,7 +19,7 @@ from kvcustody.policy.terms import MODEL_FACTS, UNLIMITED, parse_terms
 
 EFFECTS = ("allow", "deny")
 OPERATOR = "user:"
-"""How an operator's name begins, which is the name that the operating system has for them."""
+"""How an operator's name begins (`kvcustody.operating_user`)."""
 
 _P_FORM = "p, who, deployment, tier, action, allow|deny[, terms]"
 _G_FORM = "g, member, role, deployment"
