@@ -415,4 +415,24 @@ def test_audit_only_allows_what_the_policy_denies_and_records_it(site: Site) -> 
     assert acme.may_store("disk")
     assert refused(site.admit(Principal("globex", "chat"))) is RefusalReason.POLICY_DENIED
     (admitted,) = [each for each in site.events("request.admitted") if each["unenforced"]]
-    assert admitted["unenforced"] == ["disk:load", "disk:store"]
+    assert admitted["unenforced"] == [
+        {"tier": "disk", "action": "store", "rule": None},
+        {"tier": "disk", "action": "load", "rule": None},
+    ]
+
+
+def test_audit_only_lets_a_tenant_share_and_records_that_the_policy_would_not(
+    site: Site,
+) -> None:
+    config = site.settings.places.file
+    assert config is not None
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("policy.csv}", "policy.csv, mode: audit-only}"))
+    site.engine.close()
+    site.settings = load_settings(config)
+    site.engine = site.start()
+    assert granted(site.admit(Principal("globex", "chat"), group="manuals")).group == "manuals"
+    (admitted,) = site.events("request.admitted")
+    (share,) = admitted["unenforced"]
+    assert (share["tier"], share["action"]) == ("manuals", "share")
+    assert share["rule"].startswith("policy.csv:")

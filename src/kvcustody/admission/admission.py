@@ -22,6 +22,7 @@ from kvcustody.identity.salt_ticket import SaltTickets
 from kvcustody.namespace import AdapterFailure, Namespace, Scope
 from kvcustody.policy import (
     HOST_TIER,
+    Action,
     Decision,
     ModelFacts,
     PolicyInForce,
@@ -151,8 +152,25 @@ class Admission:
             group=verified.group,
             adapter=adapter,
             **_describe(outcome.tiers),
+            unenforced=self._unenforced(outcome),
         )
         return outcome
+
+    def _unenforced(self, grant: Grant) -> list[dict[str, str | None]]:
+        """What the policy denies the request, but for now lets it do."""
+        found = [
+            (name, action, decision)
+            for name, tier in grant.tiers.items()
+            for action, decision in ((Action.STORE, tier.store), (Action.LOAD, tier.load))
+        ]
+        if grant.group is not None:
+            shared = self._policy.may_share(grant.principal, grant.group)
+            found.append((grant.group, Action.SHARE, shared))
+        return [
+            {"tier": name, "action": action.value, "rule": decision.rule}
+            for name, action, decision in found
+            if decision.unenforced
+        ]
 
     def _decide(
         self,
@@ -275,10 +293,4 @@ def _describe(tiers: Mapping[str, TierDecision]) -> dict[str, Any]:
             for name, tier in tiers.items()
         },
         "rules": sorted(rules),
-        "unenforced": sorted(
-            f"{name}:{action}"
-            for name, tier in tiers.items()
-            for action, decision in (("store", tier.store), ("load", tier.load))
-            if decision.unenforced
-        ),
     }
