@@ -124,17 +124,17 @@ class OfflineCustody:
         if not 0 < ttl <= _LONGEST_TTL_SECONDS:
             raise ConfigurationError("use more than 0 and at most 86400 seconds", field="ttl")
         settings = load_settings(None if path is None else Path(path))
-        sharing = load_sharing(settings, PolicyInForce(load_decisions(settings)))
+        policy = PolicyInForce(load_decisions(settings))
         with closing(open_keys(settings)) as keys:
             assertion_key = keys.keyring.service_key(ServiceKey.ASSERTION)
             salt_key = keys.keyring.service_key(ServiceKey.CACHE_SALT)
-            audit = open_audit(settings, keys.keyring, "offline")
+            audit = open_audit(settings, keys.keyring, "offline", policy)
         return cls(
             settings,
             signer=AssertionSigner(assertion_key, settings.deployment, ttl),
             tickets=SaltTickets(assertion_key, ttl),
             salts=Salts(settings.tenants, settings.deployment, salt_key),
-            sharing=sharing,
+            sharing=load_sharing(settings, policy),
             audit=audit,
             close=audit.close,
         )

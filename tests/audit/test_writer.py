@@ -289,3 +289,29 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         check_writable(tmp_path / "file")
     check_writable(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_event_without_a_policy_version_gets_the_one_in_force(tmp_path: Path) -> None:
+    current = "v1"
+    writer = AuditWriter(
+        tmp_path,
+        kind="engine",
+        signing_key=Ed25519PrivateKey.generate(),
+        on_failure="block",
+        checkpoint_every=3600.0,
+        deployment="local",
+        policy_version=lambda: current,
+    )
+    writer.record("key.created", tenant="acme")
+    current = "v2"
+    writer.record("key.created", tenant="acme")
+    writer.record("blocks.stored", policy_version="v1")
+    writer.close()
+    recorded = [(event["event"], event["policy_version"]) for event in read_events(tmp_path)]
+    assert recorded[0] == ("stream.opened", "v1")
+    assert recorded[-1] == ("audit.checkpoint", "v2")
+    assert [each for each in recorded if each[0] != "audit.checkpoint"][1:] == [
+        ("key.created", "v1"),
+        ("key.created", "v2"),
+        ("blocks.stored", "v1"),
+    ]

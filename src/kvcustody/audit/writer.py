@@ -59,6 +59,7 @@ class AuditWriter:
         on_failure: `block` stops accepting while the trail can't be written; `continue` doesn't.
         checkpoint_every: seconds between checkpoints while there are events.
         deployment: name of the deployment.
+        policy_version: the version in force, for events that don't name one themselves.
         clock: seconds since 1970.
 
     Raises:
@@ -75,8 +76,10 @@ class AuditWriter:
         on_failure: Literal["block", "continue"],
         checkpoint_every: float,
         deployment: str,
+        policy_version: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._policy_version = policy_version
         self._must_account = on_failure == "block"
         self._checkpoint_every = checkpoint_every
         self._clock = clock
@@ -122,6 +125,8 @@ class AuditWriter:
 
     def enqueue(self, **event: Any) -> None:
         """Take an event that has passed all processors; the end of the line."""
+        if event["policy_version"] is None:
+            event["policy_version"] = self._policy_version()
         with self._changed:
             if self._closing or len(self._waiting) >= _MOST_WAITING:
                 self._dropped += 1
@@ -250,7 +255,8 @@ class AuditWriter:
         with self._changed:
             self._last_time = max(self._last_time, self._clock())
             now = _format_time(self._last_time)
-        return {**dict.fromkeys(COMMON_FIELDS), "event": event, "time": now, **fields}
+        common = {**dict.fromkeys(COMMON_FIELDS), "policy_version": self._policy_version()}
+        return {**common, "event": event, "time": now, **fields}
 
 
 class _Recorder(structlog.BoundLoggerBase):

@@ -4,7 +4,7 @@ from typing import Self
 
 from kvcustody.audit import AuditLog
 from kvcustody.config import Settings
-from kvcustody.wiring import audit_key_changes, open_audit, open_keys
+from kvcustody.wiring import audit_key_changes, open_audit, open_keys, readable_policy
 
 
 class AuditedKeys:
@@ -22,7 +22,7 @@ class AuditedKeys:
     def __init__(self, settings: Settings) -> None:
         keys = open_keys(settings)
         try:
-            self._audit = open_audit(settings, keys.keyring, "cli")
+            self._audit = open_audit(settings, keys.keyring, "cli", readable_policy(settings))
         except BaseException:
             keys.close()
             raise

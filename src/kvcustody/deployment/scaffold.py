@@ -11,7 +11,7 @@ from kvcustody.operating_user import operator_name
 from kvcustody.policy import BUILT_IN_MODEL
 from kvcustody.private_folders import make_private_folder
 from kvcustody.sealing.providers import create_key_file
-from kvcustody.wiring import open_audit, open_keys
+from kvcustody.wiring import open_audit, open_keys, readable_policy
 
 SAMPLE_TENANTS = ("acme", "globex")
 SAMPLE_WORKLOAD = "default"
@@ -30,7 +30,7 @@ def init_deployment(config: Path) -> list[MintedKey]:
     _write_files(config)
     settings = load_settings(config)
     keys = open_keys(settings)
-    audit = open_audit(settings, keys.keyring, "cli")
+    audit = open_audit(settings, keys.keyring, "cli", readable_policy(settings))
     try:
         store = KeyStore(keys.registry)
         minted = [

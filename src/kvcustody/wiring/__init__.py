@@ -3,7 +3,7 @@
 from kvcustody.wiring.engine import EngineCustody, build_engine
 from kvcustody.wiring.gateway import ANONYMOUS_WORKLOAD, build_gateway
 from kvcustody.wiring.keys import Keys, audit_key_changes, open_keys
-from kvcustody.wiring.policy import LivePolicy, load_decisions, load_sharing
+from kvcustody.wiring.policy import LivePolicy, load_decisions, load_sharing, readable_policy
 from kvcustody.wiring.preflight import preflight
 from kvcustody.wiring.trail import audit_signing_key, open_audit
 
@@ -21,4 +21,5 @@ __all__ = [
     "open_audit",
     "open_keys",
     "preflight",
+    "readable_policy",
 ]

@@ -63,7 +63,7 @@ def build_engine(
     keyring = keys.keyring
     policy = LivePolicy(settings)
     stores = open_stores(settings)
-    audit = open_audit(settings, keyring, "engine")
+    audit = open_audit(settings, keyring, "engine", policy.in_force)
     audit_key_changes(keys.table, audit)
     maintenance = KeyMaintenance(
         keyring, keys.table, longest_life=max(tier.ttl for tier in settings.tiers)

@@ -40,7 +40,7 @@ def build_gateway(
     policy = LivePolicy(settings)
     bearer = open_bearer(settings)
     keys = open_keys(settings)
-    audit = open_audit(settings, keys.keyring, "gateway")
+    audit = open_audit(settings, keys.keyring, "gateway", policy.in_force)
     key_store = KeyStore(keys.registry)
     usage = KeyUsage(key_store)
     anonymous = settings.identity.anonymous

@@ -1,5 +1,7 @@
 """Put the policy in force, and keep it up to date."""
 
+from contextlib import suppress
+
 from kvcustody.audit import AuditLog
 from kvcustody.config import Settings
 from kvcustody.errors import ConfigurationError, CustodyError
@@ -14,6 +16,13 @@ def load_decisions(settings: Settings) -> Decisions:
 
     """
     return PolicyFiles(settings).load()
+
+
+def readable_policy(settings: Settings) -> PolicyInForce | None:
+    """The policy, for the audit records of commands that must work without one, too."""
+    with suppress(CustodyError):
+        return PolicyInForce(load_decisions(settings))
+    return None
 
 
 def load_sharing(settings: Settings, policy: PolicyInForce) -> Sharing:

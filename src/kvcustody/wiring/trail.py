@@ -6,6 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kvcustody.audit import AuditWriter
 from kvcustody.config import Settings
+from kvcustody.policy import PolicyInForce
 from kvcustody.sealing import Keyring, ServiceKey
 
 
@@ -15,9 +16,18 @@ def audit_signing_key(keyring: Keyring) -> Ed25519PrivateKey:
 
 
 def open_audit(
-    settings: Settings, keyring: Keyring, kind: Literal["engine", "gateway", "offline", "cli"]
+    settings: Settings,
+    keyring: Keyring,
+    kind: Literal["engine", "gateway", "offline", "cli"],
+    policy: PolicyInForce | None,
 ) -> AuditWriter:
     """Open a new audit stream.
+
+    Args:
+        settings: custody.yaml.
+        keyring: has the key that signs.
+        kind: what writes the stream.
+        policy: the policy in force; `None` if there is none that can be read.
 
     Raises:
         ConfigurationError: the audit folder can't be written.
@@ -32,4 +42,5 @@ def open_audit(
             on_failure=settings.audit.on_failure,
             checkpoint_every=settings.audit.checkpoint_every,
             deployment=settings.deployment,
+            policy_version=lambda: None if policy is None else policy.version,
         )
