@@ -1,5 +1,6 @@
 """What reaches the server from each kind of endpoint, and what a client may ask for."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -234,19 +235,31 @@ async def test_who_is_no_member_keeps_its_own_namespace_and_the_audit_says_why(
     assert refused["group"] in {"other", None}
 
 
-async def test_a_denial_in_the_policy_ends_sharing(tmp_path: Path) -> None:
+async def test_a_denial_in_a_changed_policy_ends_sharing_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvcustody.policy.in_force._POLL_SECONDS", 0.02)
     gateway = sharing(tmp_path)
-    gateway.services.close()
+
+    async def groups() -> list[str | None]:
+        found = []
+        for tenant in ("acme", "globex"):
+            headers = {**gateway.bearer(tenant), "X-Custody-Share": "manuals"}
+            await gateway.post(CHAT, headers, {})
+            found.append(verified(gateway).group)
+        return found
+
+    assert await groups() == ["manuals", "manuals"]
     policy = tmp_path / "policies" / "policy.csv"
     text = policy.read_text(encoding="utf-8")
     policy.write_text(f"{text}p, acme, local, manuals, share, deny\n", encoding="utf-8")
-    gateway.restart()
-    for tenant, group in (("acme", None), ("globex", "manuals")):
-        headers = {**gateway.bearer(tenant), "X-Custody-Share": "manuals"}
-        await gateway.post(CHAT, headers, {})
-        assert verified(gateway).group == group
-    (refused,) = gateway.events("sharing.refused")
-    assert (refused["tenant"], refused["reason"]) == ("acme", SharingRefusal.POLICY_DENIED)
+    async with asyncio.timeout(20):
+        while await groups() != [None, "manuals"]:
+            await asyncio.sleep(0.02)
+    refused = gateway.events("sharing.refused")
+    assert {(each["tenant"], each["reason"]) for each in refused} == {
+        ("acme", SharingRefusal.POLICY_DENIED)
+    }
 
 
 async def test_what_is_about_a_data_subject_is_not_shared(tmp_path: Path) -> None:
