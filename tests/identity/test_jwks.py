@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from answering_server import closed_port
+from certificates import certificate
 from key_deployment import Clock
 from kvcustody.errors import ConfigurationError, UnavailableError
 from kvcustody.identity.caller import AuthenticationFailure, Caller, Rejection
@@ -272,6 +273,20 @@ def test_a_key_set_is_fetched_from_a_server_again_when_it_changes() -> None:
     clock.now += 3600
     with pytest.raises(UnavailableError):
         bearer.authenticate(NEW.sign())
+
+
+def test_a_private_authoritys_server_is_believed_where_it_is_named_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = certificate(tmp_path / "ours.pem")
+    with KeySetServer(key_set(OLD), ours) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(ours))
+        assert fetch_from(server.url)() == key_set(OLD)
+        for file in (certificate(tmp_path / "other.pem"), tmp_path / "none.pem"):
+            monkeypatch.setenv("SSL_CERT_FILE", str(file))
+            with pytest.raises(UnavailableError, match="can't be reached"):
+                fetch_from(server.url)()
+        assert server.fetches == 1
 
 
 def fails(change: Callable[[KeySetServer], None]) -> str:

@@ -2,9 +2,11 @@
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 
 import jwt
@@ -112,10 +114,11 @@ class KeySetServer:
 
     Args:
         content: the key set.
+        certificate: PEM file of a certificate and its key; with it, the server speaks TLS.
 
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, certificate: Path | None = None) -> None:
         self.content = content
         self.status = 200
         self.location: str | None = None
@@ -138,7 +141,12 @@ class KeySetServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self.url = f"http://127.0.0.1:{self._server.server_port}/jwks.json"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if certificate is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/jwks.json"
 
     def __enter__(self) -> Self:
         self._thread.start()
