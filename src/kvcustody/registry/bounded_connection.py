@@ -11,8 +11,6 @@ from psycopg import Connection, OperationalError
 from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 
-# More than what the server allows a statement, so that its answer comes first if it lives.
-_ANSWER_SECONDS = 1.5
 # A server that refuses at once may be asked by every request; one that keeps them waiting, not.
 _SLOW_SECONDS = 1.0
 _PAUSE_SECONDS = 5.0
@@ -21,7 +19,9 @@ _Result = TypeVar("_Result")
 
 
 class BoundedConnection(Connection[TupleRow]):
-    """Closes itself when an answer takes longer than `_ANSWER_SECONDS`."""
+    """Closes itself when an answer takes longer than `answer_seconds`."""
+
+    answer_seconds = 1.5
 
     def wait(self, gen: PQGen[_Result], *args: Any, **kwargs: Any) -> _Result:
         """Drive the exchange with the server, as psycopg does for every command.
@@ -35,11 +35,13 @@ class BoundedConnection(Connection[TupleRow]):
             OperationalError: the server did not answer; the connection is closed.
 
         """
-        return super().wait(_bounded(gen, self.close), *args, **kwargs)
+        return super().wait(_bounded(gen, self.close, self.answer_seconds), *args, **kwargs)
 
 
-def _bounded(gen: PQGen[_Result], give_up: Callable[[], None]) -> PQGen[_Result]:
-    deadline = time.monotonic() + _ANSWER_SECONDS
+def _bounded(
+    gen: PQGen[_Result], give_up: Callable[[], None], answer_seconds: float
+) -> PQGen[_Result]:
+    deadline = time.monotonic() + answer_seconds
     try:
         waits_for = next(gen)
         while True:
@@ -55,9 +57,15 @@ def _bounded(gen: PQGen[_Result], give_up: Callable[[], None]) -> PQGen[_Result]
 
 
 class Connector:
-    """Connects, but leaves a server alone for a while that let the last attempt wait in vain."""
+    """Connects, but leaves a server alone for a while that let the last attempt wait in vain.
 
-    def __init__(self) -> None:
+    Args:
+        answer_seconds: how long an answer may take.
+
+    """
+
+    def __init__(self, answer_seconds: float) -> None:
+        self._answer_seconds = answer_seconds
         self._paused_until = 0.0
 
     def connect(
@@ -77,8 +85,10 @@ class Connector:
         if started < self._paused_until:
             raise OperationalError("no answer in time, a moment ago")
         try:
-            return BoundedConnection.connect(*arguments, **options)
+            connection = BoundedConnection.connect(*arguments, **options)
         except OperationalError:
             if (now := time.monotonic()) - started > _SLOW_SECONDS:
                 self._paused_until = now + _PAUSE_SECONDS
             raise
+        connection.answer_seconds = self._answer_seconds
+        return connection
