@@ -340,7 +340,7 @@ def test_no_representation_of_a_grant_shows_a_key(site: Site) -> None:
 
 def put_policy(site: Site, *lines: str) -> None:
     """Put a policy of these lines in force, beside the engine's threads."""
-    file = site.settings.authorization.policy
+    file = site.settings.authorization.policy_file
     file.write_text("\n".join(lines), encoding="utf-8")
     live = site.engine.policy
     before = live.version
@@ -355,7 +355,7 @@ def test_who_loses_load_loses_it_for_requests_under_way_and_what_began_goes_on(
 ) -> None:
     before = granted(site.admit(ACME))
     other = granted(site.admit(Principal("globex", "chat")))
-    rules = site.settings.authorization.policy.read_text(encoding="utf-8")
+    rules = site.settings.authorization.policy_file.read_text(encoding="utf-8")
     put_policy(site, rules, "p, acme, local, *, load, deny")
     now = site.engine.admission.renew(before)
     assert (now.may_store("disk"), now.may_load("disk"), now.may_load("host")) == (
@@ -372,7 +372,7 @@ def test_who_loses_load_loses_it_for_requests_under_way_and_what_began_goes_on(
 def test_who_loses_share_loses_the_groups_cache_for_requests_under_way(site: Site) -> None:
     group = granted(site.admit(ACME, group="manuals"))
     own = granted(site.admit(ACME))
-    rules = site.settings.authorization.policy.read_text(encoding="utf-8")
+    rules = site.settings.authorization.policy_file.read_text(encoding="utf-8")
     put_policy(site, rules, "p, acme, local, manuals, share, deny")
     now = site.engine.admission.renew(group)
     assert not any(may("disk") or may("host") for may in (now.may_store, now.may_load))
@@ -380,7 +380,7 @@ def test_who_loses_share_loses_the_groups_cache_for_requests_under_way(site: Sit
 
 
 def test_a_rules_limit_shortens_the_life_of_blocks_on_its_tier_alone(site: Site) -> None:
-    rules = site.settings.authorization.policy.read_text(encoding="utf-8")
+    rules = site.settings.authorization.policy_file.read_text(encoding="utf-8")
     put_policy(site, rules, "p, globex, local, disk, store, allow, ttl<=10m")
     globex = granted(site.admit(Principal("globex", "chat")))
     assert globex.life_on("disk") == 600
@@ -405,7 +405,7 @@ def test_audit_only_allows_what_the_policy_denies_and_records_it(site: Site) -> 
     assert config is not None
     text = config.read_text(encoding="utf-8")
     config.write_text(text.replace("policy.csv}", "policy.csv, audit_only: [acme]}"))
-    policy = site.settings.authorization.policy
+    policy = site.settings.authorization.policy_file
     policy.write_text("p, acme, local, host, *, allow\n")
     site.engine.close()
     site.settings = load_settings(config)

@@ -234,7 +234,7 @@ def put_policy(engine: Engine, text: str, awaited: str) -> dict[str, Any]:
         return [event for event in found if event["event"] == awaited]
 
     before = len(events())
-    engine.settings.authorization.policy.write_text(text, encoding="utf-8")
+    engine.settings.authorization.policy_file.write_text(text, encoding="utf-8")
     deadline = time.monotonic() + 60
     while len(events()) == before:
         assert time.monotonic() < deadline
@@ -245,7 +245,7 @@ def put_policy(engine: Engine, text: str, awaited: str) -> dict[str, Any]:
 def test_who_loses_load_recomputes_at_once_others_do_not_and_a_broken_policy_changes_nothing(
     engine: Engine,
 ) -> None:
-    policy = engine.settings.authorization.policy.read_text(encoding="utf-8")
+    policy = engine.settings.authorization.policy_file.read_text(encoding="utf-8")
     prompt = engine.prompt("changed policy")
     text, _ = engine.ask(prompt, ACME)
     assert engine.ask(prompt, GLOBEX) == (text, 0)

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,9 +72,40 @@ class PostgreSQLServer:
             connection.execute(statement)
 
 
+class StoppableServer:
+    """A server that comes and goes; its port and its databases stay.
+
+    Args:
+        programs: folder of PostgreSQL's programs.
+        folder: of the server.
+        user: whom it runs as, if not as this one.
+
+    """
+
+    def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
+        self._place = programs, folder, user
+        self._port = _free_port()
+        self._stack = ExitStack()
+
+    def start(self) -> PostgreSQLServer:
+        """Start it."""
+        return self._stack.enter_context(_running(*self._place, self._port))
+
+    def close(self) -> None:
+        """Stop it, if it runs."""
+        self._stack.close()
+
+
 @contextmanager
 def running_server() -> Iterator[PostgreSQLServer]:
     """Start a server; stop and remove it in the end."""
+    with stoppable_server() as server:
+        yield server.start()
+
+
+@contextmanager
+def stoppable_server() -> Iterator[StoppableServer]:
+    """A server to start; it is stopped and removed in the end."""
     programs = _programs()
     # Not pytest's folder: that is the owner's alone, and the server may run as somebody else.
     folder = Path(tempfile.mkdtemp(prefix="kvcustody-postgresql-"))
@@ -83,7 +114,7 @@ def running_server() -> Iterator[PostgreSQLServer]:
         if user is not None:
             shutil.chown(folder, user, user)
         _make_cluster(programs, folder, user)
-        with _running(programs, folder, user) as server:
+        with closing(StoppableServer(programs, folder, user)) as server:
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -144,8 +175,9 @@ def _make_cluster(programs: Path, folder: Path, user: str | None) -> None:
 
 
 @contextmanager
-def _running(programs: Path, folder: Path, user: str | None) -> Iterator[PostgreSQLServer]:
-    port = _free_port()
+def _running(
+    programs: Path, folder: Path, user: str | None, port: int
+) -> Iterator[PostgreSQLServer]:
     settings = {
         "port": port,
         "listen_addresses": "127.0.0.1",

@@ -26,7 +26,7 @@ class Site:
         config = directory / "custody.yaml"
         init_deployment(config)
         self.settings = load_settings(config)
-        self.file = self.settings.authorization.policy
+        self.file = self.settings.authorization.policy_file
         self.good = self.file.read_text(encoding="utf-8")
         self.audit = RecordingAudit()
         self.policy = LivePolicy(self.settings)

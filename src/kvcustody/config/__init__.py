@@ -1,11 +1,17 @@
 """custody.yaml → frozen settings; the one place that validates configuration."""
 
+from kvcustody.config.authorization import (
+    AdapterArguments,
+    AdapterSettings,
+    Argument,
+    AuthorizationSettings,
+    SecretFile,
+)
 from kvcustody.config.connector import connector_config
 from kvcustody.config.identity import ClaimSettings, IdentitySettings, JwtSettings
 from kvcustody.config.loading import CONFIG_ENV, load_settings
 from kvcustody.config.settings import (
     AuditSettings,
-    AuthorizationSettings,
     AwsKmsRoot,
     FailureSettings,
     HostSettings,
@@ -24,6 +30,9 @@ from kvcustody.config.settings import (
 
 __all__ = [
     "CONFIG_ENV",
+    "AdapterArguments",
+    "AdapterSettings",
+    "Argument",
     "AuditSettings",
     "AuthorizationSettings",
     "AwsKmsRoot",
@@ -39,6 +48,7 @@ __all__ = [
     "OwnerSettings",
     "Pkcs11Root",
     "RootSettings",
+    "SecretFile",
     "Settings",
     "SharingSettings",
     "TenantSettings",

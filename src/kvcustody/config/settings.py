@@ -16,6 +16,7 @@ from pydantic import (
     field_validator,
 )
 
+from kvcustody.config.authorization import AuthorizationSettings
 from kvcustody.config.identity import IdentitySettings
 from kvcustody.config.places import Location, Places
 from kvcustody.config.section import Name, Section
@@ -173,17 +174,6 @@ class SharingSettings(Section):
 
     group: Name
     tenants: Annotated[list[Name], Field(min_length=1)]
-
-
-class AuthorizationSettings(Section):
-    """The Casbin model and policy; without a model, the built-in one is used."""
-
-    model: Path | None = None
-    policy: Path
-    # `audit-only` records what the policy would deny, and allows it.
-    mode: Literal["enforce", "audit-only"] = "enforce"
-    # Tenants for whom the mode is `audit-only`, where it is `enforce` for others.
-    audit_only: list[Name] = Field(default_factory=list)
 
 
 class AuditSettings(Section):

@@ -1,5 +1,6 @@
 """The policy stage: may this principal store to, or load from, this tier?"""
 
+from kvcustody.policy.adapter_source import AdapterPolicy, CasbinAdapter
 from kvcustody.policy.decisions import Action, Decision, Decisions, Question, TierDecision
 from kvcustody.policy.facts import HOST_TIER, UNKNOWN_MODEL, Facts, ModelFacts
 from kvcustody.policy.in_force import PolicyInForce, PolicySource, PolicyWatch
@@ -14,6 +15,8 @@ __all__ = [
     "HOST_TIER",
     "UNKNOWN_MODEL",
     "Action",
+    "AdapterPolicy",
+    "CasbinAdapter",
     "Decision",
     "Decisions",
     "Facts",

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from kvcustody.errors import CustodyError
+from kvcustody.errors import CustodyError, UnavailableError
 from kvcustody.identity.principal import Principal
 from kvcustody.policy.decisions import Decision, Decisions
 from kvcustody.policy.rules import Pause, let_others_run
@@ -63,8 +63,8 @@ class PolicySource(Protocol):
 class PolicyWatch:
     """Looks for a new version of the policy, and puts it in force.
 
-    Looking is a matter of `stat`, which works on any file system, and for links that are swung over
-    to another folder (Kubernetes).
+    Looking at files is a matter of `stat`, which works on any file system, and for links that are
+    swung over to another folder (Kubernetes).
 
     Args:
         policy: what to keep up to date.
@@ -126,10 +126,10 @@ class PolicyWatch:
             decisions = self._source.load(let_others_run)
         except CustodyError as error:
             self._loaded = signature
-            if str(error) != self._rejected:
-                self._rejected = str(error)
-                self._on_rejected(error)
+            self._reject(error)
             return
+        if self._stop.is_set():
+            return  # a source that answers late finds nobody in
         if self._source.signature() != signature:
             return  # changed under our eyes; the next look reads it again
         self._loaded = signature
@@ -138,3 +138,11 @@ class PolicyWatch:
         if decisions.version != before:
             self._policy.current = decisions
             self._on_loaded(before)
+
+    def _reject(self, error: CustodyError) -> None:
+        # What is away for hours says so in several ways, and is one piece of news.
+        away = isinstance(error, UnavailableError)
+        reason = type(error).__name__ if away else str(error)
+        if reason != self._rejected and not self._stop.is_set():
+            self._rejected = reason
+            self._on_rejected(error)

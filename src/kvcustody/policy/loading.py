@@ -103,13 +103,14 @@ class PolicyFiles:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._authorization = settings.authorization
+        self._policy = settings.authorization.policy_file
+        self._model = settings.authorization.model
         self._facts = facts_of(settings)
         self._unenforced = unenforced_tenants(settings)
 
     def signature(self) -> object:
         """What `stat` says of the files."""
-        files = (self._authorization.policy, self._authorization.model)
+        files = (self._policy, self._model)
         return tuple(_stat(file) for file in files if file is not None)
 
     def load(self, pause: Pause = never_pause) -> Decisions:
@@ -119,8 +120,7 @@ class PolicyFiles:
             ConfigurationError: a file can't be read, or a line of it is wrong.
 
         """
-        files = self._authorization
-        return load_policy(files.policy, files.model, self._facts, self._unenforced, pause)
+        return load_policy(self._policy, self._model, self._facts, self._unenforced, pause)
 
 
 def policy_errors(

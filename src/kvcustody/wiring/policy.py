@@ -5,7 +5,27 @@ from contextlib import suppress
 from kvcustody.audit import AuditLog
 from kvcustody.config import Settings
 from kvcustody.errors import ConfigurationError, CustodyError
-from kvcustody.policy import Decisions, PolicyFiles, PolicyInForce, PolicyWatch, Sharing
+from kvcustody.policy import (
+    Decisions,
+    PolicyFiles,
+    PolicyInForce,
+    PolicySource,
+    PolicyWatch,
+    Sharing,
+)
+from kvcustody.policy.rules import never_pause
+from kvcustody.wiring.policy_adapter import open_adapter_policy
+
+
+def open_policy_source(settings: Settings) -> PolicySource:
+    """Where the policy comes from: a file or an adapter; nothing is read yet.
+
+    Raises:
+        ConfigurationError: the adapter's class can't be used.
+
+    """
+    adapter = settings.authorization.adapter
+    return PolicyFiles(settings) if adapter is None else open_adapter_policy(settings, adapter)
 
 
 def load_decisions(settings: Settings) -> Decisions:
@@ -13,9 +33,10 @@ def load_decisions(settings: Settings) -> Decisions:
 
     Raises:
         ConfigurationError: the policy or the model is wrong.
+        UnavailableError: where the policy is can't be reached.
 
     """
-    return PolicyFiles(settings).load()
+    return open_policy_source(settings).load(never_pause)
 
 
 def readable_policy(settings: Settings) -> PolicyInForce | None:
@@ -35,25 +56,26 @@ def load_sharing(settings: Settings, policy: PolicyInForce) -> Sharing:
 
 
 class LivePolicy:
-    """The policy in force, which follows its files from `watch` on.
+    """The policy in force, which follows its source from `watch` on.
 
     Args:
         settings: custody.yaml.
 
     Raises:
         ConfigurationError: the policy or the model is wrong.
+        UnavailableError: where the policy is can't be reached.
 
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._source = PolicyFiles(settings)
-        # Before the files are read: what changes from now on is a new version.
+        self._source = open_policy_source(settings)
+        # Before the policy is read: what changes from now on is a new version.
         self._signature = self._source.signature()
-        self.in_force = PolicyInForce(self._source.load())
+        self.in_force = PolicyInForce(self._source.load(never_pause))
         self._watch: PolicyWatch | None = None
 
     def watch(self, audit: AuditLog) -> None:
-        """Follow the files; new versions, and refused ones, are in the audit trail."""
+        """Follow the source; new versions, and refused ones, are in the audit trail."""
 
         def loaded(previous: str) -> None:
             audit.record(
@@ -87,6 +109,6 @@ class LivePolicy:
         self._watch.start()
 
     def close(self) -> None:
-        """Stop following the files."""
+        """Stop following the source."""
         if self._watch is not None:
             self._watch.close()
