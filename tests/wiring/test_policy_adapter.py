@@ -147,7 +147,7 @@ def test_an_argument_that_the_class_does_not_know_is_refused(tmp_path: Path) -> 
 @pytest.mark.usefixtures("table")
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.url").chmod(0o644)
-    error = refusal(settings_of(tmp_path, SQLALCHEMY, url_file="policy.url"))
+    error = refusal(settings_of(tmp_path, "policy_database.Demanding", url_file="policy.url"))
     assert "authorization.adapter.url_file" in error
     assert "others may read it" in error
 
@@ -171,7 +171,7 @@ def test_a_url_that_is_not_usable_is_refused_with_its_field(
     tmp_path: Path, url: str, message: str
 ) -> None:
     private_file(tmp_path / "policy.url", url)
-    error = refusal(settings_of(tmp_path, SQLALCHEMY, url_file="policy.url"))
+    error = refusal(settings_of(tmp_path, "policy_database.Demanding", url_file="policy.url"))
     assert error.startswith(f"{tmp_path}/custody.yaml:{LINE}: authorization.adapter.url_file: ")
     assert message in error
 
