@@ -180,7 +180,7 @@ class OfflineCustody:
         """
         tenants = self._settings.tenants
         if tenant not in tenants:
-            raise self._wrong("tenant", f"unknown tenant; it has {', '.join(tenants)}")
+            raise self._wrong("tenant", f"unknown tenant {tenant!r}; it has {', '.join(tenants)}")
         if not is_name(workload):
             raise self._wrong("workload", NAME_FORM)
         if subject is not None:

@@ -104,7 +104,7 @@ def test_the_configuration_and_the_verifier_know_the_same_algorithms(config: Pat
         ({"issuer": ""}, "identity.jwt.issuer", "at least 1"),
         ({"audience": None}, "identity.jwt.audience", "required field is missing"),
         ({"claims": {"tenant": "t"}}, "identity.jwt.claims.workload", "required field is missing"),
-        ({"claims": {"sub": "s"}}, "identity.jwt.claims.tenant", "required field is missing"),
+        ({"claims": {"sub": "s"}}, "identity.jwt.claims.sub", "unknown field"),
         ({"leeway": "1h"}, "identity.jwt.leeway", "at most 300s"),
         ({"leeway": 30}, "identity.jwt.leeway", "with its unit"),
         ({"secret": "s"}, "identity.jwt.secret", "unknown field"),

@@ -31,6 +31,15 @@ def test_a_client_that_fails_on_is_one_event_an_interval_with_the_number_of_the_
     assert {(event["reason"], event["key_id"]) for event in audit.events} == {("invalid-key", "id")}
 
 
+def test_another_reason_of_the_same_client_is_an_event_of_its_own() -> None:
+    audit = RecordingAudit()
+    reports = FailureReports(audit, Clock())
+    for _ in range(3):
+        for rejection in (WRONG, NONE):
+            reports.unauthenticated("10.0.0.1", rejection)
+    assert [event["reason"] for event in audit.events] == ["invalid-key", "no-key"]
+
+
 def test_two_clients_are_two_events() -> None:
     audit = RecordingAudit()
     reports = FailureReports(audit, Clock())

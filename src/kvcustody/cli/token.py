@@ -61,7 +61,9 @@ def mint(
             raise ConfigurationError("use 1 to 256 printable characters", field="--subject")
     if subject is None and _needs_subject(settings.tenants[tenant], workload):
         raise ConfigurationError(
-            f"'{tenant}' keeps a cache for each data subject; name this key's", field="--subject"
+            f"'{tenant}' keeps a cache for each data subject; name this key's, or list its "
+            "workload in act_for_subjects",
+            field="--subject",
         )
     if group is not None:
         _check_group(settings, tenant, group)

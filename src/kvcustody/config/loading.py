@@ -71,7 +71,9 @@ def load_settings(path: Path | None = None) -> Settings:
     try:
         settings = Settings.model_validate(data, context={BASE_DIRECTORY: path.parent})
     except ValidationError as error:
-        raise _explain(error.errors()[0], places) from None
+        # Where a field is missing and another unknown, the one is the other misspelt.
+        details = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        raise _explain(details[0], places) from None
     if (unknown := settings.unknown_name()) is not None:
         field, message = unknown
         raise ConfigurationError(message, path, places.line(field), dotted(field))

@@ -9,7 +9,7 @@ from kvcustody.identity.caller import Caller, Rejection
 
 
 class FailureReports:
-    """Reports refusals, one audit event a client and interval.
+    """Reports refusals, one audit event a client, reason and interval.
 
     Args:
         audit: told of them.
@@ -30,7 +30,7 @@ class FailureReports:
             rejection: why it is nobody; of its credential, no more than the public id is told.
 
         """
-        suppressed = self._unknown.admit(client)
+        suppressed = self._unknown.admit(f"{rejection.reason} {client}")
         if suppressed is None:
             return
         self._audit.record(

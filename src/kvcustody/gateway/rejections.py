@@ -10,16 +10,22 @@ _TOKEN = "invalid_token"  # noqa: S105 - an error code, no secret
 
 # To a stranger, a wrong key and a key that never was are the same.
 _ANSWERS = {
-    AuthenticationFailure.INVALID_KEY: (_KEY, "This API key is not valid."),
+    AuthenticationFailure.INVALID_KEY: (
+        _KEY,
+        "This credential is not valid. Send one key or token, as 'Authorization: Bearer …'.",
+    ),
     AuthenticationFailure.EXPIRED_KEY: (_KEY, "This API key has expired."),
     AuthenticationFailure.REVOKED_KEY: (_KEY, "This API key was revoked."),
-    AuthenticationFailure.INVALID_TOKEN: (_TOKEN, "This token is not valid."),
+    AuthenticationFailure.INVALID_TOKEN: (
+        _TOKEN,
+        "This token is not valid, or lacks one of iss, aud and exp.",
+    ),
     AuthenticationFailure.EXPIRED_TOKEN: (_TOKEN, "This token has expired, or is not valid yet."),
     AuthenticationFailure.WRONG_ISSUER: (_TOKEN, "This token's issuer is not trusted here."),
     AuthenticationFailure.WRONG_AUDIENCE: (_TOKEN, "This token is for another audience."),
     AuthenticationFailure.UNMAPPED_CLAIMS: (
         _TOKEN,
-        "This token's claims don't say for which tenant and workload it is.",
+        "This token's claims don't name a tenant, a workload, or a subject where one is needed.",
     ),
 }
 
