@@ -110,10 +110,11 @@ def policies(draw: st.DrawFn) -> tuple[Facts, list[Rule]]:
         Rule(kind, tuple(fields), Path("policy.csv"), line)
         for line, (kind, *fields) in enumerate(drawn, start=1)
     ]
-    return drawn_facts, _without_errors(rules, drawn_facts)
+    return drawn_facts, without_errors(rules, drawn_facts)
 
 
-def _without_errors(rules: Sequence[Rule], of: Facts) -> list[Rule]:
+def without_errors(rules: Sequence[Rule], of: Facts) -> list[Rule]:
+    """The rules that may be used together."""
     kept = list(rules)
     while wrong := {error.line for error in find_errors(kept, of)}:
         kept = [rule for rule in kept if rule.line not in wrong]

@@ -1,16 +1,21 @@
 """Which answers change between two policies, and which follow from others."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kvcustody.policy import Action, Facts, ModelFacts, Question
+from kvcustody.policy import Action, Decisions, Facts, ModelFacts, Question, Rule
 from kvcustody.policy.answers import Answer, Answers, Deployed
+from kvcustody.policy.decisions import TIER_ACTIONS
 from kvcustody.policy.difference import Change, Difference, find_difference
 from kvcustody.policy.facts import TenantFacts, TierFacts
 from kvcustody.policy.model_samples import sample_models
 from kvcustody.policy.terms import parse_terms
 from policy_loading import FACTS, load
+from random_policies import policies, without_errors
 
 pytestmark = pytest.mark.unit
 
@@ -208,3 +213,25 @@ def test_most_tenants_are_not_asked_about_when_one_tenants_rules_change(tmp_path
     counting = Counting(new.decisions, new.deployed)
     assert shown(find_difference(old, counting).changes) == ["t7 load disk: allow → deny"]
     assert set(asked) == {"t7"}
+
+
+@settings(max_examples=100)
+@given(policies(), st.data())
+def test_what_is_listed_is_what_changes(
+    policy: tuple[Facts, list[Rule]], data: st.DataObject
+) -> None:
+    facts, rules = policy
+    dropped = data.draw(st.sets(st.sampled_from([rule.line for rule in rules])))
+    kept = without_errors([rule for rule in rules if rule.line not in dropped], facts)
+    deployed = Deployed({}, {}, {"manuals": frozenset(facts.tenants)}, frozenset())
+    old = Answers(Decisions(rules, facts, "old"), deployed)
+    new = Answers(Decisions(kept, facts, "new"), deployed)
+    listed = {change.question for change in find_difference(old, new).changes}
+    for who, tier, action in product(facts.tenants, facts.tiers, sorted(TIER_ACTIONS)):
+        question = Question(who, tier, action)
+        before, after = old.answer(question), new.answer(question)
+        changes = before.allowed != after.allowed
+        changes |= action == Action.STORE and before.obligations != after.obligations
+        assert (question in listed) == changes
+    for question in listed:
+        assert old.answer(question) != new.answer(question)

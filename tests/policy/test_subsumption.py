@@ -1,7 +1,5 @@
 """Rules that are said to have no effect have none, and finding them takes one pass."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -9,21 +7,12 @@ from hypothesis import strategies as st
 from kvcustody.policy import Decisions, Facts, Question, Rule
 from kvcustody.policy.facts import TenantFacts, TierFacts
 from kvcustody.policy.reach import Reach
-from kvcustody.policy.rules import make_rule
 from kvcustody.policy.subsumption import UselessRules
 from kvcustody.policy.terms import TermsReader
-from policy_loading import FACTS
+from policy_loading import FACTS, rules_of
 from random_policies import policies, questions
 
 pytestmark = pytest.mark.unit
-
-
-def rules_of(*lines: str) -> list[Rule]:
-    found = []
-    for line, text in enumerate(lines, start=1):
-        kind, *fields = (field.strip() for field in text.split(","))
-        found.append(make_rule(kind, fields, Path("policy.csv"), line))
-    return found
 
 
 def finder_of(rules: list[Rule], facts: Facts) -> UselessRules:
@@ -37,7 +26,7 @@ def useless(*lines: str, facts: Facts = FACTS) -> dict[int, int]:
     return {rule.line: other.line for rule, other in found}
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(policies(), st.lists(questions, min_size=20, max_size=20))
 def test_answers_stay_without_what_is_called_useless(
     policy: tuple[Facts, list[Rule]], asked: list[Question]
