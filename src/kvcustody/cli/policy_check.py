@@ -11,10 +11,10 @@ import typer
 from kvcustody.cli.common import ConfigOption, JsonOption, print_json, print_line
 from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
-from kvcustody.policy import Decisions, Question, facts_of
+from kvcustody.policy import Decisions, Facts, Question, facts_of
 from kvcustody.policy.agreement import MOST_RULES, disagreements, sample_questions
 from kvcustody.policy.findings import Finding, FindingKind, find_warnings
-from kvcustody.policy.loading import compile_policy, policy_errors, read_model
+from kvcustody.policy.loading import policy_errors, read_model, version_of
 from kvcustody.policy.rules import Rule, read_rules
 
 # More of one kind have one cause.
@@ -60,10 +60,9 @@ def check(
     warnings: Sequence[Finding] = ()
     comparison = _Comparison(skipped="the policy has mistakes")
     if not errors:
-        decisions = compile_policy(rule_set, model, facts)
-        version = decisions.version
+        version = version_of(model, rule_set)
         warnings = find_warnings(rule_set.rules, facts, settings.places)
-        comparison = _compare(rule_set.rules, decisions)
+        comparison = _compare(rule_set.rules, facts, version)
     ok = not (errors or comparison.disagreements)
     if json_:
         print_json(
@@ -85,10 +84,11 @@ def check(
         raise typer.Exit(1)
 
 
-def _compare(rules: Sequence[Rule], decisions: Decisions) -> _Comparison:
+def _compare(rules: Sequence[Rule], facts: Facts, version: str) -> _Comparison:
     if len(rules) > MOST_RULES:
         return _Comparison(skipped=f"with more than {MOST_RULES} rules, Casbin takes too long")
-    questions = sample_questions(rules, decisions.facts)
+    decisions = Decisions(rules, facts, version)
+    questions = sample_questions(rules, facts)
     return _Comparison(
         len(questions), disagreements=tuple(disagreements(rules, decisions, questions))
     )

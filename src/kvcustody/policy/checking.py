@@ -18,6 +18,7 @@ from kvcustody.policy.spelling import some_of, suggest
 from kvcustody.policy.terms import MODEL_FACTS, UNLIMITED, parse_terms
 
 EFFECTS = ("allow", "deny")
+_ACTIONS = (*Action, "*")
 
 _P_FORM = "p, who, deployment, tier, action, allow|deny[, terms]"
 _G_FORM = "g, member, role, deployment"
@@ -65,7 +66,12 @@ class _Checker:
             if rule.kind == "g" and len(rule.fields) == _G_FIELDS
         }
         selectors = {selector for tier in facts.tiers.values() for selector in tier.selectors()}
-        self._tiers = [*facts.tiers, *sorted(selectors)]
+        # Made once: in a large deployment, making them for each rule would be most of the work.
+        self._tenants = dict.fromkeys((*facts.tenants, ANYTHING))
+        self._names = dict.fromkeys((*facts.tenants, *self._roles))
+        self._groups = dict.fromkeys((*facts.groups, ANYTHING))
+        self._tiers = dict.fromkeys((*facts.tiers, *sorted(selectors), ANYTHING))
+        self._objects = dict.fromkeys((*facts.tiers, *sorted(selectors), *facts.groups, ANYTHING))
         self._read_terms: dict[str, tuple[str | None, bool, bool]] = {}
 
     def error(self, rule: Rule) -> ConfigurationError | None:
@@ -82,7 +88,7 @@ class _Checker:
     def _check_permission(self, rule: Rule) -> None:
         _check_length(rule, _P_FIELDS, _P_FORM)
         who, deployment, tier, action, effect, terms = rule.fields
-        _check_known(rule, "action", action, [*Action, "*"])
+        _check_known(rule, "action", action, _ACTIONS)
         _check_known(rule, "effect", effect, EFFECTS)
         _check_known(rule, "deployment", deployment, [self._facts.deployment, "*"])
         self._check_tier(rule, tier, action)
@@ -108,12 +114,11 @@ class _Checker:
         if tier == ANYTHING:
             return
         if action in ADMINISTRATIVE_ACTIONS:
-            _check_known(rule, "tenant", tier, [*self._facts.tenants, "*"])
+            _check_known(rule, "tenant", tier, self._tenants)
         elif action == Action.SHARE:
-            _check_known(rule, "sharing group", tier, [*self._facts.groups, "*"])
+            _check_known(rule, "sharing group", tier, self._groups)
         else:
-            groups = self._facts.groups if action == "*" else ()
-            _check_known(rule, "tier", tier, [*self._tiers, *groups, "*"])
+            _check_known(rule, "tier", tier, self._objects if action == "*" else self._tiers)
 
     def _check_terms(self, rule: Rule, action: str, effect: str, terms: str) -> None:
         if terms not in self._read_terms:
@@ -142,12 +147,11 @@ class _Checker:
             return
         if OPERATOR_FORM.fullmatch(who):
             return
-        tenants = list(self._facts.tenants)
         raise _wrong(
             rule,
-            f"nobody is '{who}'{suggest(who, [*tenants, *self._roles])}; write a tenant of "
-            f"custody.yaml ({some_of(tenants)}), TENANT/WORKLOAD, user:NAME, * for every tenant, "
-            "or a role that a g line gives",
+            f"nobody is '{who}'{suggest(who, self._names)}; write a tenant of custody.yaml "
+            f"({some_of(self._facts.tenants)}), TENANT/WORKLOAD, user:NAME, * for every tenant, or "
+            "a role that a g line gives",
             "who",
         )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from itertools import islice
 
 _MOST_LISTED = 10
 # Comparing with more takes seconds.
@@ -18,7 +19,6 @@ def suggest(value: str, known: Collection[str]) -> str:
 
 def some_of(names: Collection[str]) -> str:
     """Names, separated by commas; of many, the first and how many more there are."""
-    listed = list(names)
-    more = len(listed) - _MOST_LISTED
-    text = ", ".join(listed[:_MOST_LISTED])
+    more = len(names) - _MOST_LISTED
+    text = ", ".join(islice(names, _MOST_LISTED))
     return f"{text} and {more} more" if more > 0 else text
