@@ -52,7 +52,7 @@ def check(
     """Find mistakes and useless rules; exit code 1 for mistakes."""
     settings = load_settings(config)
     model = read_model(settings.authorization.model)
-    path = policy or settings.authorization.policy
+    path = policy or settings.authorization.policy_file
     rule_set = read_rules(path)
     facts = facts_of(settings)
     errors = policy_errors(rule_set, facts)

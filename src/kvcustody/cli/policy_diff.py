@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from kvcustody.cli.common import ConfigOption, JsonOption, print_json, print_line, print_table
+from kvcustody.cli.policy_source import load_answers
 from kvcustody.config import Settings, load_settings
 from kvcustody.policy import UNKNOWN_MODEL
-from kvcustody.policy.answers import Answer, Answers, load_answers
+from kvcustody.policy.answers import Answer, Answers
 from kvcustody.policy.decisions import Action
 from kvcustody.policy.difference import Change, find_difference
 from kvcustody.policy.quantities import write_duration, write_size

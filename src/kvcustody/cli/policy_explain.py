@@ -5,10 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from kvcustody.cli.common import ConfigOption, JsonOption, print_json, print_line, print_table
+from kvcustody.cli.policy_source import load_answers
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.policy import ModelFacts
-from kvcustody.policy.answers import Answer, Obligations, load_answers
+from kvcustody.policy.answers import Answer, Obligations
 from kvcustody.policy.explanation import Explanation
 from kvcustody.policy.explanation import explain as explain_question
 from kvcustody.policy.quantities import write_duration, write_size

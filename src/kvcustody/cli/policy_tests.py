@@ -16,9 +16,9 @@ from kvcustody.cli.common import (
     print_line,
     printable,
 )
+from kvcustody.cli.policy_source import load_answers
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
-from kvcustody.policy.answers import load_answers
 from kvcustody.policy.policy_tests import Outcome, read_tests, run_tests
 
 _LINE_OF_DOTS = 80
@@ -40,14 +40,17 @@ def run(
     """Run tests of a policy; exit code 1 if one fails."""
     settings = load_settings(config)
     answers = load_answers(settings, policy)
-    folder = settings.authorization.policy.parent / "tests"
+    own = settings.authorization.policy
+    # Without a file of the policy, they lie beside custody.yaml.
+    beside = own or settings.places.file or Path()
+    folder = beside.parent / "tests"
     files = files or sorted(folder.glob("*.yaml"))
     if not files:
         raise ConfigurationError("no tests: write *.yaml files there, or name some", folder)
     tests = [each for file in files for each in read_tests(file, answers.decisions.facts)]
     began = time.perf_counter()
-    own = settings.authorization.policy
-    outcomes = run_tests(tests, answers, {own.name: (policy or own).name})
+    stands_for = {own.name: policy.name} if own and policy else {}
+    outcomes = run_tests(tests, answers, stands_for)
     seconds = time.perf_counter() - began
     failed = sum(not outcome.passed for outcome in outcomes)
     if junit is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvcustody.config import Settings
 from kvcustody.policy.decisions import (
@@ -12,7 +11,7 @@ from kvcustody.policy.decisions import (
     Decisions,
     Question,
 )
-from kvcustody.policy.loading import facts_of, load_policy, unenforced_tenants
+from kvcustody.policy.loading import unenforced_tenants
 from kvcustody.policy.terms import UNLIMITED, Limits
 
 NOT_IN_GROUP = "custody.yaml doesn't have the tenant in the group"
@@ -122,23 +121,6 @@ class Answers:
         ttl = min((life for life in lives if life is not None), default=None)
         obligations = Obligations(ttl, decision.limits.quota, level)
         return Answer(True, decision.rule, enforced, obligations, decision.limits)
-
-
-def load_answers(settings: Settings, policy: Path | None = None) -> Answers:
-    """The answers of a deployment.
-
-    Args:
-        settings: custody.yaml.
-        policy: a policy to read instead of the deployment's own.
-
-    Raises:
-        ConfigurationError: a file can't be read, or a line of it is wrong.
-
-    """
-    files = settings.authorization
-    unenforced = unenforced_tenants(settings)
-    decisions = load_policy(policy or files.policy, files.model, facts_of(settings), unenforced)
-    return Answers(decisions, deployed_by(settings))
 
 
 def deployed_by(settings: Settings) -> Deployed:
