@@ -391,3 +391,36 @@ def test_diff_of_a_policy_with_mistakes_names_the_first(
     proposed.write_text("q\n")
     said = one_line(run("policy", "diff", policy_of(site), proposed, "-c", site))
     assert f"{proposed}:1: a line starts with p or g" in said
+
+
+@pytest.fixture
+def adapted(tested: Path) -> Path:
+    """A deployment whose policy an adapter reads."""
+    policy = policy_of(tested)
+    rules = policy.with_name("rules.csv")
+    policy.rename(rules)
+    adapter = (
+        "adapter: {class: casbin.persist.adapters.file_adapter.FileAdapter, "
+        f"arguments: ['{rules}'], refresh: 1m}}"
+    )
+    replaced("policy: policies/policy.csv", adapter)(tested)
+    (policy.parent / "tests").rename(tested.parent / "tests")
+    return tested
+
+
+def test_a_policy_that_an_adapter_reads_is_explained_tested_and_compared(
+    adapted: Path, run: Run, proposed: Path
+) -> None:
+    explained = run("policy", "explain", "acme/hr", "disk", "load", "-c", adapted, "--json").json()
+    assert explained["decision"] == "deny"
+    assert run("policy", "test", "-c", adapted).code == 0
+    assert run("policy", "test", "--policy", proposed, "-c", adapted).code == 1
+    changes = run("policy", "diff", adapted, proposed, "-c", adapted, "--json").json()["changes"]
+    assert {each["who"] for each in changes} == {"acme/hr"}
+
+
+def test_check_asks_for_a_file_where_an_adapter_reads_the_policy(
+    adapted: Path, run: Run, proposed: Path
+) -> None:
+    assert "an adapter reads the policy" in one_line(run("policy", "check", "-c", adapted))
+    assert run("policy", "check", proposed, "-c", adapted).code == 0
