@@ -4,8 +4,9 @@ from collections.abc import Container
 from pathlib import Path
 
 from kvcustody.identity.principal import Principal
-from kvcustody.policy import Decisions, Facts, load_policy
+from kvcustody.policy import Decisions, Facts, Rule, load_policy
 from kvcustody.policy.facts import TenantFacts, TierFacts
+from kvcustody.policy.rules import make_rule
 
 TENANTS = ["acme", "globex"]
 HIGHEST = 3
@@ -30,3 +31,12 @@ def load(
     """The decisions of a policy of these lines."""
     (folder / "policy.csv").write_text("\n".join(lines), encoding="utf-8")
     return load_policy(folder / "policy.csv", None, facts, unenforced)
+
+
+def rules_of(*lines: str) -> list[Rule]:
+    """Rules as a file of these lines has them."""
+    found = []
+    for line, text in enumerate(lines, start=1):
+        kind, *fields = (field.strip() for field in text.split(","))
+        found.append(make_rule(kind, fields, Path("policy.csv"), line))
+    return found

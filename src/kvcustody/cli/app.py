@@ -8,7 +8,20 @@ import sys
 
 import typer
 
-from kvcustody.cli import audit, bench, demo, gateway, init, inspect, keys, model, serve, token
+from kvcustody.cli import (
+    audit,
+    bench,
+    demo,
+    gateway,
+    init,
+    inspect,
+    keys,
+    model,
+    policy,
+    serve,
+    token,
+)
+from kvcustody.cli.common import printable
 from kvcustody.errors import CustodyError, UnavailableError
 
 EXIT_PROBLEMS = 1
@@ -30,6 +43,7 @@ app.command("gateway")(gateway.gateway)
 app.command("demo")(demo.demo)
 app.command("inspect")(inspect.inspect)
 app.add_typer(keys.app, name="keys")
+app.add_typer(policy.app, name="policy")
 app.add_typer(token.app, name="token")
 app.add_typer(model.app, name="model")
 app.add_typer(audit.app, name="audit")
@@ -51,7 +65,7 @@ def main() -> None:
 
 def _fail(error: CustodyError, code: int) -> None:
     line = " ".join(str(error).split())
-    sys.stderr.write(f"kvcustody: {line}\n")
+    sys.stderr.write(f"kvcustody: {printable(line)}\n")
     sys.exit(code)
 
 

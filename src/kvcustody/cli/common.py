@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 ConfigOption = Annotated[
     Path | None,
@@ -30,16 +31,33 @@ def show_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
 
 
+def printable(text: str) -> str:
+    """A text whose control characters are shown, not obeyed: names may hold escape sequences."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def print_line(text: str, *, to_errors: bool = False) -> None:
+    """Print a text on a line of its own, whatever it holds."""
+    typer.echo(printable(text), err=to_errors)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON on standard output."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    # JSON itself lets some control characters stand as they are.
+    typer.echo(
+        "".join(
+            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
+        )
+    )
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Print a table for people."""
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        # Not as markup: a pattern such as [ab]* is no style.
+        table.add_row(*(Text(printable(cell)) for cell in row))
     # Nothing is cut where a program or a file takes the output.
     target = console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
     target.print(table)

@@ -1,8 +1,6 @@
 """Refuse rules that can't mean what their author meant: unknown names, circles of roles."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 
 from kvcustody.config.values import is_name
 from kvcustody.errors import ConfigurationError
@@ -13,20 +11,19 @@ from kvcustody.policy.decisions import (
     Action,
 )
 from kvcustody.policy.facts import Facts
+from kvcustody.policy.questions import OPERATOR, OPERATOR_FORM
 from kvcustody.policy.roles import Roles
 from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
+from kvcustody.policy.spelling import some_of, suggest
 from kvcustody.policy.terms import MODEL_FACTS, UNLIMITED, parse_terms
 
 EFFECTS = ("allow", "deny")
-OPERATOR = "user:"
-"""How an operator's name begins (`kvcustody.operating_user`)."""
+_ACTIONS = (*Action, "*")
 
 _P_FORM = "p, who, deployment, tier, action, allow|deny[, terms]"
 _G_FORM = "g, member, role, deployment"
 _P_FIELDS = 6
 _G_FIELDS = 3
-_OPERATOR = re.compile(r"user:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-_MOST_LISTED = 10
 
 
 def find_errors(
@@ -69,7 +66,12 @@ class _Checker:
             if rule.kind == "g" and len(rule.fields) == _G_FIELDS
         }
         selectors = {selector for tier in facts.tiers.values() for selector in tier.selectors()}
-        self._tiers = [*facts.tiers, *sorted(selectors)]
+        # Made once: in a large deployment, making them for each rule would be most of the work.
+        self._tenants = dict.fromkeys((*facts.tenants, ANYTHING))
+        self._names = dict.fromkeys((*facts.tenants, *self._roles))
+        self._groups = dict.fromkeys((*facts.groups, ANYTHING))
+        self._tiers = dict.fromkeys((*facts.tiers, *sorted(selectors), ANYTHING))
+        self._objects = dict.fromkeys((*facts.tiers, *sorted(selectors), *facts.groups, ANYTHING))
         self._read_terms: dict[str, tuple[str | None, bool, bool]] = {}
 
     def error(self, rule: Rule) -> ConfigurationError | None:
@@ -86,7 +88,7 @@ class _Checker:
     def _check_permission(self, rule: Rule) -> None:
         _check_length(rule, _P_FIELDS, _P_FORM)
         who, deployment, tier, action, effect, terms = rule.fields
-        _check_known(rule, "action", action, [*Action, "*"])
+        _check_known(rule, "action", action, _ACTIONS)
         _check_known(rule, "effect", effect, EFFECTS)
         _check_known(rule, "deployment", deployment, [self._facts.deployment, "*"])
         self._check_tier(rule, tier, action)
@@ -112,12 +114,11 @@ class _Checker:
         if tier == ANYTHING:
             return
         if action in ADMINISTRATIVE_ACTIONS:
-            _check_known(rule, "tenant", tier, [*self._facts.tenants, "*"])
+            _check_known(rule, "tenant", tier, self._tenants)
         elif action == Action.SHARE:
-            _check_known(rule, "sharing group", tier, [*self._facts.groups, "*"])
+            _check_known(rule, "sharing group", tier, self._groups)
         else:
-            groups = self._facts.groups if action == "*" else ()
-            _check_known(rule, "tier", tier, [*self._tiers, *groups, "*"])
+            _check_known(rule, "tier", tier, self._objects if action == "*" else self._tiers)
 
     def _check_terms(self, rule: Rule, action: str, effect: str, terms: str) -> None:
         if terms not in self._read_terms:
@@ -144,13 +145,12 @@ class _Checker:
         tenant, slash, workload = who.partition("/")
         if who in self._roles or (self._is_tenant(tenant) and (not slash or is_name(workload))):
             return
-        if _OPERATOR.fullmatch(who):
+        if OPERATOR_FORM.fullmatch(who):
             return
-        tenants = list(self._facts.tenants)
         raise _wrong(
             rule,
-            f"nobody is '{who}'{_suggest(who, [*tenants, *self._roles])}; write a tenant of "
-            f"custody.yaml ({_list(tenants)}), TENANT/WORKLOAD, user:NAME, * for every tenant, or "
+            f"nobody is '{who}'{suggest(who, self._names)}; write a tenant of custody.yaml "
+            f"({some_of(self._facts.tenants)}), TENANT/WORKLOAD, user:NAME, * for every tenant, or "
             "a role that a g line gives",
             "who",
         )
@@ -168,24 +168,10 @@ def _check_known(rule: Rule, field: str, value: str, known: Collection[str]) -> 
     if value not in known:
         raise _wrong(
             rule,
-            f"unknown {field} '{value}'{_suggest(value, known)}; use one of {_list(known)}",
+            f"unknown {field} '{value}'{suggest(value, known)}; use one of {some_of(known)}",
             field,
         )
 
 
 def _wrong(rule: Rule, message: str, field: str | None) -> ConfigurationError:
     return ConfigurationError(message, rule.file, rule.line, field)
-
-
-def _suggest(value: str, known: Collection[str]) -> str:
-    if len(known) > 1000:  # noqa: PLR2004 - comparing with all takes seconds
-        return ""
-    close = get_close_matches(value, known, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
-
-
-def _list(names: Collection[str]) -> str:
-    listed = list(names)
-    more = len(listed) - _MOST_LISTED
-    text = ", ".join(listed[:_MOST_LISTED])
-    return f"{text} and {more} more" if more > 0 else text

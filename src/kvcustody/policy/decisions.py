@@ -21,6 +21,8 @@ from kvcustody.policy.terms import UNLIMITED, Condition, Limits, Terms, parse_te
 
 # Some MB; beyond it, a principal that was not seen for long is decided again.
 _MOST_DECIDED = 65_536
+# Of those about whom several questions are asked, one after the other.
+_MOST_FOUND = 16
 
 EVERY_TENANT = "*"
 """The subject of rules for every tenant; it may have no administrative ones."""
@@ -155,6 +157,7 @@ class Decisions:
         # Methods' own caches would keep every version for ever.
         self._decided = lru_cache(_MOST_DECIDED)(self._decide_tiers)
         self._shared = lru_cache(_MOST_DECIDED)(self._decide_share)
+        self._about = lru_cache(_MOST_FOUND)(self._find_rules)
 
     def decide(
         self, principal: Principal, model: ModelFacts = UNKNOWN_MODEL
@@ -177,7 +180,7 @@ class Decisions:
         context = context_of(question, self.facts)
         counting = [
             rule
-            for rule in self._rules_about(question.who)
+            for rule in self.rules_about(question.who)
             if _mismatch(rule, question, context) is None
         ]
         denial = next((rule for rule in counting if rule.denies), None)
@@ -196,8 +199,16 @@ class Decisions:
     ) -> Iterator[tuple[CompiledRule, Mismatch | Condition | None]]:
         """The rules about who asks, in order, and why each has no say (`None`: it has)."""
         context = context_of(question, self.facts)
-        for rule in self._rules_about(question.who):
+        for rule in self.rules_about(question.who):
             yield rule, _mismatch(rule, question, context)
+
+    def rules_about(self, who: str) -> Sequence[CompiledRule]:
+        """The rules of who asks, of its tenant, of all their roles, and of every tenant."""
+        return self._about(who)
+
+    def subjects(self) -> Iterator[str]:
+        """All names that rules are about, or that have a role."""
+        yield from dict.fromkeys((*self._rules, *self._roles.members()))
 
     def _decide_tiers(
         self, tenant: str, workload: str, model: ModelFacts
@@ -222,12 +233,9 @@ class Decisions:
             return decision
         return replace(decision, allowed=True, unenforced=True)
 
-    def _rules_about(self, who: str) -> list[CompiledRule]:
-        """The rules of who asks, of its tenant, of all their roles, and of every tenant."""
+    def _find_rules(self, who: str) -> Sequence[CompiledRule]:
         names = self._roles.of({who, _tenant_of(who), EVERY_TENANT})
-        found = [rule for name in names for rule in self._rules.get(name, ())]
-        found.sort()
-        return found
+        return sorted(rule for name in names for rule in self._rules.get(name, ()))
 
 
 def context_of(question: Question, facts: Facts) -> Context:

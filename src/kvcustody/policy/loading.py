@@ -90,7 +90,7 @@ def compile_policy(
     errors = policy_errors(rule_set, facts, pause)
     if errors:
         raise errors[0]
-    version = _version(model_text, rule_set)
+    version = version_of(model_text, rule_set)
     return Decisions(rule_set.rules, facts, version, unenforced, pause)
 
 
@@ -152,7 +152,8 @@ def read_model(model: Path | None) -> str:
     return text
 
 
-def _version(model: str, rule_set: RuleSet) -> str:
+def version_of(model: str, rule_set: RuleSet) -> str:
+    """How audit events name a policy: a digest of model and rules, as they are written."""
     digest = hashlib.sha256(model.encode() + b"\0" + rule_set.digest)
     return digest.hexdigest()[:_VERSION_DIGITS]
 

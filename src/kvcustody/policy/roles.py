@@ -33,6 +33,10 @@ class Roles:
         self._roles: Mapping[str, Sequence[str]] = roles
         self._pause = pause
 
+    def members(self) -> Iterable[str]:
+        """All names that have a role."""
+        return self._roles.keys()
+
     def of(self, names: Iterable[str]) -> frozenset[str]:
         """The names, and all roles that one of them has."""
         found: set[str] = set()

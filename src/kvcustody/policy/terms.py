@@ -113,6 +113,30 @@ def parse_terms(text: str, classifications: Sequence[str]) -> Terms:
     return Terms(tuple(conditions), strictest(limits))
 
 
+class TermsReader:
+    """Reads each text once: many rules have the same terms.
+
+    Args:
+        classifications: levels of data, the least sensitive first.
+
+    """
+
+    def __init__(self, classifications: Sequence[str]) -> None:
+        self._classifications = classifications
+        self._read: dict[str, Terms] = {}
+
+    def read(self, text: str) -> Terms:
+        """Read a rule's last field.
+
+        Raises:
+            ValueError: it can't be read; the text says what to write.
+
+        """
+        if text not in self._read:
+            self._read[text] = parse_terms(text, self._classifications)
+        return self._read[text]
+
+
 def strictest(limits: Iterable[Limits]) -> Limits:
     """The least that all of them allow."""
     given = list(limits)
