@@ -354,7 +354,7 @@ def _mismatch(
     """Why a rule about who asks has no say; `None` if it has."""
     if not covers(rule.action, question.action):
         return Mismatch.ACTION
-    if rule.tier not in {ANYTHING, question.tier}:
+    if rule.tier != ANYTHING and rule.tier != question.tier:  # noqa: PLR1714 - twice as fast
         tier = context.tier
         if tier is None or not tier.is_selected_by(rule.tier):
             return Mismatch.TIER
