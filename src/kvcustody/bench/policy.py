@@ -27,8 +27,7 @@ from kvcustody.bench.generated_policy import (
     generate_worst,
     tenant,
 )
-from kvcustody.bench.lookups import Latencies
-from kvcustody.bench.reloads import BUSY, QUIET, RELOAD, Reloads
+from kvcustody.bench.reloads import BUSY, QUIET, RELOAD, Reloads, Turn
 from kvcustody.errors import ConfigurationError
 from kvcustody.identity.principal import Principal
 from kvcustody.policy import Action, Decisions, Question
@@ -100,6 +99,7 @@ class Beside:
 
     Args:
         seconds: how long it went on.
+        cpu: seconds of processor time that it took.
         median: of each round's lookups.
         p999: 99.9 in 100 took no longer.
         longest: of each round.
@@ -108,6 +108,7 @@ class Beside:
     """
 
     seconds: Spread
+    cpu: Spread
     median: Spread
     p999: Spread
     longest: Spread
@@ -160,15 +161,15 @@ def _bench(place: Path, extent: Extent, progress: Callable[[], None]) -> PolicyF
     reloads = Reloads(place / "reloaded.csv", generated[max(extent.sizes)])
     progress()
     worst_times: dict[str, list[float]] = {name: [] for name in worst}
-    noted: dict[str, list[tuple[float, Latencies]]] = {QUIET: [], BUSY: [], RELOAD: []}
+    noted: dict[str, list[Turn]] = {QUIET: [], BUSY: [], RELOAD: []}
     with _collected():
         for _ in range(extent.rounds):
             for size in sizes:
                 size.turn()
             for name, firsts in worst.items():
                 worst_times[name].append(max(firsts(extent.firsts // 10 or 1)))
-            for name, seconds_and_latencies in reloads.turn():
-                noted[name].append(seconds_and_latencies)
+            for name, turn in reloads.turn():
+                noted[name].append(turn)
             progress()
     return PolicyFigures(
         extent.tenants,
@@ -323,10 +324,11 @@ def _milliseconds_of(call: Callable[[], object]) -> float:
             return seconds / calls * _MILLI
 
 
-def _beside(turns: Sequence[tuple[float, Latencies]]) -> Beside:
-    found = [latencies for _, latencies in turns]
+def _beside(turns: Sequence[Turn]) -> Beside:
+    found = [turn.latencies for turn in turns]
     return Beside(
-        Spread.of([seconds for seconds, _ in turns]),
+        Spread.of([turn.seconds for turn in turns]),
+        Spread.of([turn.cpu for turn in turns]),
         Spread.of([each.median for each in found]),
         Spread.of([each.p999 for each in found]),
         Spread.of([each.longest for each in found]),

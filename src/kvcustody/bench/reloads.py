@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +14,22 @@ from kvcustody.policy.rules import Pause, in_slices, let_others_run, short_turns
 
 QUIET, BUSY, RELOAD = "quiet", "busy", "reload"
 """What goes on beside lookups: nothing, another thread that counts, a new version of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One of them in one round.
+
+    Args:
+        seconds: how long it went on.
+        cpu: seconds of processor time that it took, without the lookups'.
+        latencies: of the lookups beside it.
+
+    """
+
+    seconds: float
+    cpu: float
+    latencies: Latencies
 
 
 class Reloads:
@@ -47,7 +63,7 @@ class Reloads:
         """The policy in the file."""
         return load_policy(self._file, None, self._policy.facts, pause=pause)
 
-    def turn(self) -> Iterator[tuple[str, tuple[float, Latencies]]]:
+    def turn(self) -> Iterator[tuple[str, Turn]]:
         """What lookups took beside each, and how long that lasted."""
         self._write()
         self._watch.look()  # only at the second look it is sure that nobody writes any more
@@ -55,14 +71,14 @@ class Reloads:
         yield QUIET, self._beside(lambda: time.sleep(self._seconds))
         yield BUSY, self._beside(self._count)
 
-    def _beside(self, work: Callable[[], None]) -> tuple[float, Latencies]:
+    def _beside(self, work: Callable[[], None]) -> Turn:
         principal = Principal(tenant(1), WORKLOADS[0])
         policy = self._in_force
         with lookups(lambda: policy.current.decide(principal, MODEL)[TIER].load.allowed) as found:
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.thread_time()
             work()
-            seconds = time.perf_counter() - began
-        return seconds, found()
+            seconds, cpu = time.perf_counter() - began, time.thread_time() - used
+        return Turn(seconds, cpu, found())
 
     def _write(self) -> None:
         self._version += 1

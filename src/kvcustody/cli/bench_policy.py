@@ -37,11 +37,12 @@ def print_policy(figures: PolicyFigures) -> None:
     )
     typer.echo("\nLookups one after the other, and what went on beside them:\n")
     print_table(
-        ["beside", "seconds", "median, µs", "p99.9, µs", "longest, µs", "over 1 ms"],
+        ["beside", "seconds", "CPU, s", "median, µs", "p99.9, µs", "longest, µs", "over 1 ms"],
         [
             [
                 name,
                 _spread(beside.seconds),
+                _spread(beside.cpu),
                 _spread(beside.median),
                 _spread(beside.p999),
                 _spread(beside.longest),

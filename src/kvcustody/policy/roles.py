@@ -6,9 +6,9 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
 
 MOST_LEVELS = 8
-"""How many roles may stand between a member and the role that a rule names.
+"""How many links may lead from a member to the role that a rule names.
 
-Casbin follows ten links, one of which leads from a workload to its tenant.
+Casbin follows nine, one of which leads from a workload to its tenant.
 """
 
 
