@@ -298,6 +298,34 @@ def test_a_version_keeps_what_custody_yaml_said(tmp_path: Path) -> None:
     assert Decisions([], FACTS, "seven").version == "seven"
 
 
+def test_rules_that_differ_in_one_thing_all_count(tmp_path: Path) -> None:
+    decisions = load(
+        tmp_path,
+        "p, acme, *, disk, load, allow",
+        "p, acme, *, host, load, allow",
+        "p, acme, *, host, store, allow",
+        "p, acme, *, host, store, deny, lora=any",
+        "p, acme, *, host, store, deny, model=qwen",
+    )
+    found = decisions.decide(ACME)
+    assert [found[tier].load.rule for tier in ("host", "disk")] == ["policy.csv:2", "policy.csv:1"]
+    assert found["host"].store.allowed
+    assert decisions.decide(ACME, ModelFacts("qwen"))["host"].store.rule == "policy.csv:5"
+    assert not decisions.decide(ACME, ModelFacts("llama", None, "mine"))["host"].store.allowed
+
+
+def test_what_was_decided_is_not_worked_out_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = load(tmp_path, EVERYTHING)
+    found, shared = decisions.decide(ACME), decisions.may_share(ACME, "manuals")
+    monkeypatch.delattr(Decisions, "_answer")
+    assert decisions.decide(ACME) is found
+    assert decisions.may_share(ACME, "manuals") is shared
+    with pytest.raises(AttributeError):
+        decisions.decide(Principal("globex", "support"))
+
+
 def test_only_so_many_principals_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

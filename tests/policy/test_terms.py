@@ -37,6 +37,8 @@ def holds(terms: str, context: Context = KNOWN) -> bool:
         ("model=qwen|llama-8b", True),
         ("model=qwen|llama-*", True),
         ("model=qwen-*|mistral", False),
+        ("model=qwen-*|llama-*", True),
+        ("model=llama-*|qwen-*", True),
         ("model!=llama-8b", False),
         ("model!=qwen", True),
         ("model!=qwen|llama-*", False),
@@ -96,6 +98,10 @@ def test_only_an_adapter_has_the_words_none_and_any() -> None:
     named = Context(TENANT, TIER, ModelFacts("none", "any"))
     assert holds("model=none revision=any", named)
     assert not holds("model=any", named)
+    by_that_name = Context(TENANT, TIER, ModelFacts("llama-8b", "r7", "none"))
+    assert not holds("lora=none", by_that_name)
+    assert not holds("lora=none|support-*", by_that_name)
+    assert holds("lora=any", by_that_name)
     assert not holds("revision=none", named)
 
 
