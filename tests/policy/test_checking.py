@@ -9,7 +9,9 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.policy import Decisions, Rule
 from kvcustody.policy.checking import find_errors
 from kvcustody.policy.facts import TenantFacts
+from kvcustody.policy.loading import policy_errors
 from kvcustody.policy.roles import MOST_LEVELS
+from kvcustody.policy.rules import read_rules
 from policy_loading import ACME, FACTS, HIGHEST, load
 
 pytestmark = pytest.mark.unit
@@ -177,6 +179,16 @@ def test_the_first_of_several_mistakes_is_the_one_that_is_said(tmp_path: Path) -
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path, ALLOW, "p, acme, local, tape, load, allow", "nonsense", "g, a, b, local")
     assert caught.value.line == 2
+
+
+def test_all_mistakes_are_found_where_all_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "policy.csv"
+    wrong = ["p, nobody, local, *, load, allow"] * 50
+    file.write_text("\n".join([*wrong, "nonsense"]))
+    rule_set = read_rules(file)
+    errors = policy_errors(rule_set, FACTS)
+    assert [error.line for error in errors] == list(range(1, 52))
+    assert [error.line for error in policy_errors(rule_set, FACTS, most=2)] == [1, 2, 51]
 
 
 def test_a_mistake_is_found_whatever_was_right_before(tmp_path: Path) -> None:
