@@ -285,20 +285,25 @@ class Decisions:
     ) -> Mapping[str, TierDecision]:
         who = f"{tenant}/{workload}"
         # Of rules that say the same, the first speaks for all.
-        about: dict[tuple[str, ...], CompiledRule] = {}
+        alike: dict[tuple[str, ...], CompiledRule] = {}
         for rule in self._rules_about(who):
-            about.setdefault(rule.rule.fields[2:], rule)
+            alike.setdefault(rule.rule.fields[2:], rule)
+        by_tier: dict[str, list[CompiledRule]] = {}
+        for rule in alike.values():
+            by_tier.setdefault(rule.tier, []).append(rule)
 
-        def decide(tier: str, action: Action) -> Decision:
+        def decide(tier: str, action: Action, about: Iterable[CompiledRule]) -> Decision:
             question = Question(who, tier, action, model)
-            return self._enforced(tenant, self._answer(question, about.values()))
+            return self._enforced(tenant, self._answer(question, about))
 
-        return MappingProxyType(
-            {
-                tier: TierDecision(decide(tier, Action.STORE), decide(tier, Action.LOAD))
-                for tier in self.facts.tiers
-            }
-        )
+        decided: dict[str, TierDecision] = {}
+        for tier, facts in self.facts.tiers.items():
+            names = (ANYTHING, tier, *facts.selectors())
+            about = sorted(rule for name in names for rule in by_tier.get(name, ()))
+            decided[tier] = TierDecision(
+                decide(tier, Action.STORE, about), decide(tier, Action.LOAD, about)
+            )
+        return MappingProxyType(decided)
 
     def _decide_share(self, tenant: str, workload: str, group: str) -> Decision:
         question = Question(f"{tenant}/{workload}", group, Action.SHARE)
