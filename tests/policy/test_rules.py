@@ -178,6 +178,12 @@ def test_rules_in_columns_are_the_rules_that_were_added() -> None:
     assert rules[::-1] == added[::-1]
     with pytest.raises(IndexError):
         rules[4]
+    same = RuleList(file)
+    for rule in rules:
+        same.append(rule)
+    assert same == rules
+    same.append(added[0])
+    assert same != rules
     rules.append(Rule("p", (), file, 11))
     assert rules[4].fields == ("",), "wrong in any case"
 
