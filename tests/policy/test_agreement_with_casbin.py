@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from kvcustody.policy import Action, Decisions, Facts, Question, Rule
+from kvcustody.identity.principal import Principal
+from kvcustody.policy import Action, Decisions, Facts, ModelFacts, Question, Rule
 from kvcustody.policy.facts import TenantFacts, TierFacts
 from kvcustody.policy.model import casbin_request, plain_enforcer
-from random_policies import WHO, policies, questions
+from random_policies import WHO, models, policies, questions
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +36,19 @@ def test_every_answer_is_casbins(policy: tuple[Facts, list[Rule]], asked: list[Q
         assert decision.allowed == enforcer.enforce(*casbin_request(question, of))
         if decision.rule is not None:
             assert by_name[decision.rule].fields[4] == ("allow" if decision.allowed else "deny")
+
+
+@settings(max_examples=EXAMPLES)
+@given(policies(), st.sampled_from([who for who in WHO if "/" in who]), models)
+def test_what_is_decided_at_once_is_what_is_answered_one_by_one(
+    policy: tuple[Facts, list[Rule]], who: str, model: ModelFacts
+) -> None:
+    of, rules = policy
+    note("\n".join(rule.text for rule in rules))
+    decisions = Decisions(rules, of, "version")
+    for tier, decided in decisions.decide(Principal(*who.split("/")), model).items():
+        assert decided.store == decisions.answer(Question(who, tier, Action.STORE, model))
+        assert decided.load == decisions.answer(Question(who, tier, Action.LOAD, model))
 
 
 def test_the_questions_have_both_answers_for_every_action() -> None:

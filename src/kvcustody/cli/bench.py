@@ -19,7 +19,9 @@ from kvcustody.bench.gateway import (
     chat_body,
 )
 from kvcustody.bench.load import Load
+from kvcustody.bench.policy import Extent, bench_policy
 from kvcustody.bench.seal import MEBIBYTE, SealRow, bench_seal
+from kvcustody.cli.bench_policy import print_policy
 from kvcustody.cli.common import JsonOption, console, print_json, print_table
 
 app = typer.Typer(help="Benchmarks, as ratios of what runs by turns.", no_args_is_help=True)
@@ -126,6 +128,27 @@ def gateway(
         return
     _print_streams(rows)
     _print_memory(memory)
+
+
+@app.command()
+def policy(
+    folder: Annotated[
+        Path, typer.Option(help="Where policy files go; a tmpfs leaves disks out of it.")
+    ] = Path(
+        "/dev/shm"  # noqa: S108 - a tmpfs on each Linux machine
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Short turns, for a first idea.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Decisions looked up and made, Casbin's own enforcers, and lookups during a reload."""
+    extent = Extent(rounds=3, lookups=50_000, patience=10.0) if quick else Extent()
+    with Progress(*_COLUMNS, console=console, transient=True, disable=json_) as progress:
+        task = progress.add_task("measuring", total=extent.turns)
+        figures = bench_policy(folder, extent, lambda: progress.advance(task))
+    if json_:
+        print_json({"machine": _machine(), **asdict(figures)})
+        return
+    print_policy(figures)
 
 
 def _print_streams(rows: list[Row]) -> None:

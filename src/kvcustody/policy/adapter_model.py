@@ -15,7 +15,7 @@ from casbin.model import Assertion, Model
 
 from kvcustody.errors import ConfigurationError
 from kvcustody.policy.model import BUILT_IN_MODEL
-from kvcustody.policy.rules import Pause, Rule, RuleSet, in_slices, make_rule, never_pause
+from kvcustody.policy.rules import Pause, RuleList, RuleSet, in_slices, make_rule, never_pause
 
 _Value = TypeVar("_Value")
 
@@ -104,7 +104,7 @@ def rules_of(model: ReceivingModel, place: Path, pause: Pause = never_pause) -> 
 
     """
     rows = sorted(_read_row(kind, values) for kind, values in in_slices(model.rows(), pause))
-    rules: list[Rule] = []
+    rules = RuleList(place)
     problems: list[ConfigurationError] = []
     digest = hashlib.sha256()
     for number, row in enumerate(in_slices(rows, pause), start=1):

@@ -37,15 +37,14 @@ def find_errors(
         pause: called now and then.
 
     """
-    sound: list[Rule] = []
+    wrong: set[int] = set()
     checker = _Checker(rules, facts, pause)
-    for rule in in_slices(rules, pause):
+    for place, rule in enumerate(in_slices(rules, pause)):
         error = checker.error(rule)
-        if error is None:
-            sound.append(rule)
-        else:
+        if error is not None:
+            wrong.add(place)
             yield error
-    yield from Roles(sound, pause).problems()
+    yield from Roles(rules, pause, wrong).problems()
 
 
 class _Checker:
@@ -73,6 +72,8 @@ class _Checker:
         self._tiers = dict.fromkeys((*facts.tiers, *sorted(selectors), ANYTHING))
         self._objects = dict.fromkeys((*facts.tiers, *sorted(selectors), *facts.groups, ANYTHING))
         self._read_terms: dict[str, tuple[str | None, bool, bool]] = {}
+        # What was found right once; thousands of rules differ only in whom they are about.
+        self._sound: set[tuple[str, ...]] = set()
 
     def error(self, rule: Rule) -> ConfigurationError | None:
         """What is wrong with a rule, first things first; `None` if nothing is."""
@@ -87,22 +88,30 @@ class _Checker:
 
     def _check_permission(self, rule: Rule) -> None:
         _check_length(rule, _P_FIELDS, _P_FORM)
-        who, deployment, tier, action, effect, terms = rule.fields
-        _check_known(rule, "action", action, _ACTIONS)
-        _check_known(rule, "effect", effect, EFFECTS)
-        _check_known(rule, "deployment", deployment, [self._facts.deployment, "*"])
-        self._check_tier(rule, tier, action)
-        self._check_terms(rule, action, effect, terms)
+        who, action = rule.fields[0], rule.fields[3]
+        if rule.fields[1:] not in self._sound:
+            self._check_permitted(rule)
+            self._sound.add(rule.fields[1:])
         if who == EVERY_TENANT and action in ADMINISTRATIVE_ACTIONS:
             raise _wrong(rule, f"'{action}' for everybody; name who may", "who")
         if who != EVERY_TENANT:
             self._check_subject(rule, who)
 
+    def _check_permitted(self, rule: Rule) -> None:
+        """Check what is permitted or denied, whoever the rule is about."""
+        _, deployment, tier, action, effect, terms = rule.fields
+        _check_known(rule, "action", action, _ACTIONS)
+        _check_known(rule, "effect", effect, EFFECTS)
+        _check_known(rule, "deployment", deployment, [self._facts.deployment, "*"])
+        self._check_tier(rule, tier, action)
+        self._check_terms(rule, action, effect, terms)
+
     def _check_membership(self, rule: Rule) -> None:
         _check_length(rule, _G_FIELDS, _G_FORM)
         member, role, deployment = rule.fields
         _check_known(rule, "deployment", deployment, [self._facts.deployment])
-        if role == EVERY_TENANT or role.startswith(OPERATOR):
+        # With a slash, it would look like a workload, which has what its tenant has.
+        if role == EVERY_TENANT or "/" in role or role.startswith(OPERATOR):
             raise _wrong(rule, f"'{role}' can't be a role", "role")
         if self._is_tenant(role):
             raise _wrong(

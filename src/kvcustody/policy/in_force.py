@@ -12,7 +12,7 @@ from typing import Protocol
 from kvcustody.errors import CustodyError, UnavailableError
 from kvcustody.identity.principal import Principal
 from kvcustody.policy.decisions import Decision, Decisions
-from kvcustody.policy.rules import Pause, let_others_run
+from kvcustody.policy.rules import Pause, in_slices, let_others_run, short_turns
 
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
@@ -123,7 +123,8 @@ class PolicyWatch:
 
     def _load(self, signature: object) -> None:
         try:
-            decisions = self._source.load(let_others_run)
+            with short_turns():
+                decisions = self._source.load(let_others_run)
         except CustodyError as error:
             self._loaded = signature
             self._reject(error)
@@ -134,10 +135,16 @@ class PolicyWatch:
             return  # changed under our eyes; the next look reads it again
         self._loaded = signature
         self._rejected = None
-        before = self._policy.version
-        if decisions.version != before:
+        old = self._policy.current
+        if decisions.version != old.version:
             self._policy.current = decisions
-            self._on_loaded(before)
+            self._on_loaded(old.version)
+            with short_turns():
+                parts = list(in_slices(old.parts(), let_others_run))
+                # The last of those who were asking it lets go of the whole; then the parts go.
+                del old
+                for _ in in_slices(range(len(parts)), let_others_run):
+                    parts.pop()
 
     def _reject(self, error: CustodyError) -> None:
         # What is away for hours says so in several ways, and is one piece of news.

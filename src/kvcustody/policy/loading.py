@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Container, Sequence
+from itertools import islice
 from pathlib import Path
 
 from kvcustody.config import HostSettings, Settings, TierSettings
@@ -13,6 +14,9 @@ from kvcustody.policy.model import BUILT_IN_MODEL, check_model
 from kvcustody.policy.rules import Pause, RuleSet, never_pause, read_rules
 
 _VERSION_DIGITS = 16
+# One is told; a policy for other tenants may have thousands, and finding what each of them may mean
+# takes milliseconds.
+_ENOUGH = 10
 
 
 def facts_of(settings: Settings) -> Facts:
@@ -87,7 +91,7 @@ def compile_policy(
         ConfigurationError: one of them is wrong.
 
     """
-    errors = policy_errors(rule_set, facts, pause)
+    errors = policy_errors(rule_set, facts, pause, _ENOUGH)
     if errors:
         raise errors[0]
     version = version_of(model_text, rule_set)
@@ -124,10 +128,19 @@ class PolicyFiles:
 
 
 def policy_errors(
-    rule_set: RuleSet, facts: Facts, pause: Pause = never_pause
+    rule_set: RuleSet, facts: Facts, pause: Pause = never_pause, most: int | None = None
 ) -> Sequence[ConfigurationError]:
-    """All that is wrong with a policy, in the order of its lines."""
-    errors = [*rule_set.problems, *find_errors(rule_set.rules, facts, pause)]
+    """What is wrong with a policy, in the order of its lines.
+
+    Args:
+        rule_set: the policy.
+        facts: what custody.yaml says of tenants and tiers.
+        pause: called now and then.
+        most: after so many wrong rules, no more are looked for; `None`: all are.
+
+    """
+    found = islice(find_errors(rule_set.rules, facts, pause), most)
+    errors = [*rule_set.problems, *found]
     return sorted(errors, key=lambda error: error.line or 0)
 
 

@@ -1,14 +1,14 @@
 """Who has which roles, directly or through other roles."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from kvcustody.errors import ConfigurationError
 from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
 
 MOST_LEVELS = 8
-"""How many roles may stand between a member and the role that a rule names.
+"""How many links may lead from a member to the role that a rule names.
 
-Casbin follows ten links, one of which leads from a workload to its tenant.
+Casbin follows nine, one of which leads from a workload to its tenant.
 """
 
 
@@ -16,26 +16,35 @@ class Roles:
     """The members of a policy's roles.
 
     Args:
-        rules: the policy's `g` rules; others don't count.
+        rules: the policy's rules, of which those that start with `g` count.
         pause: called now and then.
+        without: places in `rules` of those that don't count.
 
     """
 
-    def __init__(self, rules: Iterable[Rule], pause: Pause = never_pause) -> None:
-        roles: dict[str, list[str]] = {}
-        self._given: dict[tuple[str, str], Rule] = {}
-        for rule in in_slices(rules, pause):
-            if rule.kind == "g":
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        pause: Pause = never_pause,
+        without: Container[int] = frozenset(),
+    ) -> None:
+        self._rules = rules
+        # Each member's roles, with the places of the rules that give them.
+        roles: dict[str, dict[str, int]] = {}
+        for place, rule in enumerate(in_slices(rules, pause)):
+            if rule.kind == "g" and place not in without:
                 member, role = rule.fields[:2]
-                if (member, role) not in self._given:
-                    self._given[member, role] = rule
-                    roles.setdefault(member, []).append(role)
-        self._roles: Mapping[str, Sequence[str]] = roles
+                roles.setdefault(member, {}).setdefault(role, place)
+        self._roles: Mapping[str, Mapping[str, int]] = roles
         self._pause = pause
 
     def members(self) -> Iterable[str]:
         """All names that have a role."""
         return self._roles.keys()
+
+    def parts(self) -> Iterable[object]:
+        """What it is made of."""
+        return self._roles.values()
 
     def of(self, names: Iterable[str]) -> frozenset[str]:
         """The names, and all roles that one of them has."""
@@ -68,7 +77,7 @@ class Roles:
                 levels[name] = 1 + max(above) if above else 0
                 if levels[name] == MOST_LEVELS + 1:
                     yield self._problem(
-                        (name, self._roles[name][0]),
+                        (name, next(iter(self._roles[name]))),
                         f"'{name}' has roles nested more than {MOST_LEVELS} deep",
                     )
             elif role in path:
@@ -78,5 +87,6 @@ class Roles:
                 path[role] = iter(self._roles.get(role, ()))
 
     def _problem(self, link: tuple[str, str], message: str) -> ConfigurationError:
-        rule = self._given[link]
+        member, role = link
+        rule = self._rules[self._roles[member][role]]
         return ConfigurationError(message, rule.file, rule.line)

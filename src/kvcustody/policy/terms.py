@@ -32,6 +32,7 @@ MODEL_FACTS = frozenset({"model", "revision", "lora"})
 """Conditions on a request's model, which only an engine knows."""
 _NO_ADAPTER = "none"
 _ANY_ADAPTER = "any"
+_WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +175,21 @@ def _matches(name: str, value: str, *, wanted: bool) -> Callable[[Context], bool
     find = _PATTERN_FACTS[name]
     alternatives = value.split("|")
     without = name == "lora" and _NO_ADAPTER in alternatives
-    patterns = [
+    wanted_names = [
         "*" if name == "lora" and alternative == _ANY_ADAPTER else alternative
         for alternative in alternatives
         if not (name == "lora" and alternative == _NO_ADAPTER)
     ]
-    pattern = re.compile("|".join(translate(each) for each in patterns) or r"(?!)")
+    # A policy may name thousands of models; only what has wildcards is worth an expression.
+    exact = frozenset(each for each in wanted_names if _WILDCARDS.isdisjoint(each))
+    patterns = [translate(each) for each in wanted_names if each not in exact]
+    pattern = re.compile("|".join(patterns)) if patterns else None
 
     def holds(context: Context) -> bool:
         fact = find(context)
-        found = without if fact is None else pattern.match(fact) is not None
+        if fact is None:
+            return without is wanted
+        found = fact in exact or (pattern is not None and pattern.match(fact) is not None)
         return found is wanted
 
     return holds
