@@ -160,16 +160,17 @@ def test_what_a_policy_holds_reaches_no_terminal_raw(site: Path, run: Run, field
         checked = run("policy", "check", "-c", site, *options)
         assert checked.code == 1
         assert is_harmless(checked.out)
-        assert "[2J" in checked.out
+        assert "a control character" in checked.out
     explained = one_line(run("policy", "explain", "acme", "disk", "load", "-c", site))
     assert is_harmless(explained)
-    assert "\\x1b[2J" in explained
+    asked = one_line(run("policy", "explain", f"acme{HOSTILE}", "disk", "load", "-c", site))
+    assert is_harmless(asked)
 
 
-def test_a_pattern_that_holds_escapes_or_markup_is_shown_and_not_obeyed(
+def test_a_pattern_that_holds_markup_is_shown_and_not_obeyed(
     site: Path, run: Run, tmp_path: Path
 ) -> None:
-    odd = f"p, acme, *, disk, load, deny, model=[bold]{HOSTILE}*"
+    odd = "p, acme, *, disk, load, deny, model=[bold]x*"
     policy_of(site).write_text(f"{RULES}{odd}\n", encoding="utf-8")
     plain = tmp_path / "plain.csv"
     plain.write_text(RULES)
@@ -181,9 +182,8 @@ def test_a_pattern_that_holds_escapes_or_markup_is_shown_and_not_obeyed(
         for options in ((), ("--json",)):
             done = run("policy", *command, "-c", site, *options)
             assert (done.code, is_harmless(done.out)) == (0, True)
-    assert (
-        "model=[bold]\\x1b[2J" in run("policy", "explain", "acme", "disk", "load", "-c", site).out
-    )
+    explained = run("policy", "explain", "acme", "disk", "load", "-c", site)
+    assert "model=[bold]x*" in explained.out
 
 
 def test_explain_tells_the_decision_its_rule_and_every_rule_considered(
