@@ -12,10 +12,10 @@ from kvcustody.cli.common import ConfigOption, JsonOption, print_json, print_lin
 from kvcustody.config import Settings, load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.policy import Decisions, Facts, Question, facts_of
-from kvcustody.policy.agreement import MOST_RULES, disagreements, sample_questions
-from kvcustody.policy.findings import Finding, FindingKind, find_warnings
 from kvcustody.policy.loading import policy_errors, read_model, version_of
 from kvcustody.policy.rules import Rule, read_rules
+from kvcustody.policy.tooling.agreement import MOST_RULES, disagreements, sample_questions
+from kvcustody.policy.tooling.findings import Finding, FindingKind, find_warnings
 
 # More of one kind have one cause.
 _MOST_SHOWN = 50

@@ -10,12 +10,12 @@ from kvcustody.cli.common import ConfigOption, JsonOption, print_json, print_lin
 from kvcustody.cli.policy_source import load_answers
 from kvcustody.config import Settings, load_settings
 from kvcustody.policy import UNKNOWN_MODEL
-from kvcustody.policy.answers import Answer, Answers
 from kvcustody.policy.decisions import Action
-from kvcustody.policy.difference import Change, find_difference
-from kvcustody.policy.quantities import write_duration, write_size
-from kvcustody.policy.questions import model_words
 from kvcustody.policy.spelling import some_of
+from kvcustody.policy.tooling.answers import Answer, Answers
+from kvcustody.policy.tooling.difference import Change, find_difference
+from kvcustody.policy.tooling.quantities import write_duration, write_size
+from kvcustody.policy.tooling.questions import model_words
 
 _SIDE = "A policy's CSV file, for the current custody.yaml, or another custody.yaml."
 # Nobody reads more, and a table of thousands takes a minute.

@@ -9,11 +9,11 @@ from kvcustody.cli.policy_source import load_answers
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
 from kvcustody.policy import ModelFacts
-from kvcustody.policy.answers import Answer, Obligations
-from kvcustody.policy.explanation import Explanation
-from kvcustody.policy.explanation import explain as explain_question
-from kvcustody.policy.quantities import write_duration, write_size
-from kvcustody.policy.questions import UnknownNameError, ask
+from kvcustody.policy.tooling.answers import Answer, Obligations
+from kvcustody.policy.tooling.explanation import Explanation
+from kvcustody.policy.tooling.explanation import explain as explain_question
+from kvcustody.policy.tooling.quantities import write_duration, write_size
+from kvcustody.policy.tooling.questions import UnknownNameError, ask
 
 _FIELDS = {"who": "WHO", "tier": "TIER", "action": "ACTION"}
 

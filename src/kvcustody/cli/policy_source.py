@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kvcustody.config import Settings
 from kvcustody.policy import facts_of, load_policy
-from kvcustody.policy.answers import Answers, deployed_by
+from kvcustody.policy.tooling.answers import Answers, deployed_by
 from kvcustody.wiring import load_decisions
 
 

@@ -19,7 +19,7 @@ from kvcustody.cli.common import (
 from kvcustody.cli.policy_source import load_answers
 from kvcustody.config import load_settings
 from kvcustody.errors import ConfigurationError
-from kvcustody.policy.policy_tests import Outcome, read_tests, run_tests
+from kvcustody.policy.tooling.policy_tests import Outcome, read_tests, run_tests
 
 _LINE_OF_DOTS = 80
 

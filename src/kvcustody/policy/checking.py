@@ -11,11 +11,11 @@ from kvcustody.policy.decisions import (
     Action,
 )
 from kvcustody.policy.facts import Facts
-from kvcustody.policy.questions import OPERATOR, OPERATOR_FORM
 from kvcustody.policy.roles import Roles
 from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
 from kvcustody.policy.spelling import some_of, suggest
 from kvcustody.policy.terms import MODEL_FACTS, UNLIMITED, parse_terms
+from kvcustody.policy.tooling.questions import OPERATOR, OPERATOR_FORM
 
 EFFECTS = ("allow", "deny")
 _ACTIONS = (*Action, "*")

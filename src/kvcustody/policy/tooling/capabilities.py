@@ -15,9 +15,9 @@ from kvcustody.policy.decisions import (
     covers,
 )
 from kvcustody.policy.facts import UNKNOWN_MODEL, Context, Facts, TenantFacts
-from kvcustody.policy.reach import Reach
 from kvcustody.policy.rules import Rule
 from kvcustody.policy.terms import MODEL_FACTS, Condition, TermsReader
+from kvcustody.policy.tooling.reach import Reach
 
 MOVES = (Action.STORE, Action.LOAD)
 """Actions that use a tier."""

@@ -12,8 +12,8 @@ from kvcustody.policy.decisions import (
 )
 from kvcustody.policy.facts import Facts
 from kvcustody.policy.model import casbin_request, plain_enforcer
-from kvcustody.policy.questions import OPERATOR
 from kvcustody.policy.rules import Rule
+from kvcustody.policy.tooling.questions import OPERATOR
 
 MOST_RULES = 2_000
 """With more, Casbin takes seconds."""

@@ -6,7 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from kvcustody.config.places import Location, Places
-from kvcustody.policy.capabilities import MOVES, Capabilities
 from kvcustody.policy.decisions import (
     ANYTHING,
     EVERY_TENANT,
@@ -16,11 +15,12 @@ from kvcustody.policy.decisions import (
     covers,
 )
 from kvcustody.policy.facts import HOST_TIER, UNKNOWN_MODEL, Context, Facts, TierFacts
-from kvcustody.policy.reach import Reach
 from kvcustody.policy.rules import Rule
 from kvcustody.policy.spelling import some_of
-from kvcustody.policy.subsumption import UselessRules
 from kvcustody.policy.terms import MODEL_FACTS, Terms, TermsReader
+from kvcustody.policy.tooling.capabilities import MOVES, Capabilities
+from kvcustody.policy.tooling.reach import Reach
+from kvcustody.policy.tooling.subsumption import UselessRules
 
 
 class FindingKind(StrEnum):

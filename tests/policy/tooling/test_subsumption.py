@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from kvcustody.policy import Decisions, Facts, Question, Rule
 from kvcustody.policy.facts import TenantFacts, TierFacts
-from kvcustody.policy.reach import Reach
-from kvcustody.policy.subsumption import UselessRules
 from kvcustody.policy.terms import TermsReader
+from kvcustody.policy.tooling.reach import Reach
+from kvcustody.policy.tooling.subsumption import UselessRules
 from policy_loading import FACTS, rules_of
 from random_policies import policies, questions
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kvcustody.policy import Action, Decisions, Facts, Question
-from kvcustody.policy.agreement import MOST_QUESTIONS, disagreements, sample_questions
 from kvcustody.policy.facts import TenantFacts
+from kvcustody.policy.tooling.agreement import MOST_QUESTIONS, disagreements, sample_questions
 from policy_loading import FACTS, rules_of
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, product
 
-from kvcustody.policy.answers import Answer, Answers
 from kvcustody.policy.decisions import (
     ADMINISTRATIVE_ACTIONS,
     ANYTHING,
@@ -18,12 +17,13 @@ from kvcustody.policy.decisions import (
     SERVING_ACTIONS,
     TIER_ACTIONS,
     Action,
-    CompiledRule,
     Question,
 )
 from kvcustody.policy.facts import ModelFacts
-from kvcustody.policy.model_samples import sample_models
-from kvcustody.policy.questions import OPERATOR_FORM
+from kvcustody.policy.permissions import CompiledRule
+from kvcustody.policy.tooling.answers import Answer, Answers
+from kvcustody.policy.tooling.model_samples import sample_models
+from kvcustody.policy.tooling.questions import OPERATOR_FORM
 
 _DENIED = Answer(allowed=False, rule=None)
 _REMEMBERED = 4096

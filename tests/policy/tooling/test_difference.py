@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcustody.policy import Action, Decisions, Facts, ModelFacts, Question, Rule
-from kvcustody.policy.answers import Answer, Answers, Deployed
 from kvcustody.policy.decisions import TIER_ACTIONS
-from kvcustody.policy.difference import Change, Difference, find_difference
 from kvcustody.policy.facts import TenantFacts, TierFacts
-from kvcustody.policy.model_samples import sample_models
 from kvcustody.policy.terms import parse_terms
+from kvcustody.policy.tooling.answers import Answer, Answers, Deployed
+from kvcustody.policy.tooling.difference import Change, Difference, find_difference
+from kvcustody.policy.tooling.model_samples import sample_models
 from policy_loading import FACTS, load
 from random_policies import policies, without_errors
 

@@ -22,12 +22,12 @@ from kvcustody.config.places import Places, dotted
 from kvcustody.config.section import Section
 from kvcustody.config.values import Duration
 from kvcustody.errors import ConfigurationError
-from kvcustody.policy.answers import Answers
 from kvcustody.policy.decisions import Question
-from kvcustody.policy.explanation import Explanation, explain
 from kvcustody.policy.facts import Facts, ModelFacts
-from kvcustody.policy.quantities import write_duration
-from kvcustody.policy.questions import UnknownNameError, ask, model_words
+from kvcustody.policy.tooling.answers import Answers
+from kvcustody.policy.tooling.explanation import Explanation, explain
+from kvcustody.policy.tooling.quantities import write_duration
+from kvcustody.policy.tooling.questions import UnknownNameError, ask, model_words
 
 _TEST_FILE = DocumentKind(
     "a file of policy tests",

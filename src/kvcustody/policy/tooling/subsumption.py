@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from kvcustody.policy.decisions import ANYTHING, SERVING_ACTIONS
 from kvcustody.policy.facts import Facts
-from kvcustody.policy.reach import Reach
 from kvcustody.policy.rules import Rule
 from kvcustody.policy.terms import TermsReader
+from kvcustody.policy.tooling.reach import Reach
 
 _NO_LIMIT = float("inf")
 

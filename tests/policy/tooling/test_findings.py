@@ -8,9 +8,9 @@ from kvcustody.config.places import Places
 from kvcustody.policy import Facts
 from kvcustody.policy.decisions import Mismatch
 from kvcustody.policy.facts import TenantFacts, TierFacts
-from kvcustody.policy.findings import Finding, FindingKind, find_warnings
 from kvcustody.policy.loading import policy_errors
 from kvcustody.policy.rules import read_rules
+from kvcustody.policy.tooling.findings import Finding, FindingKind, find_warnings
 from policy_loading import FACTS
 
 pytestmark = pytest.mark.unit

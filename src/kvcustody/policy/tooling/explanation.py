@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from kvcustody.policy.answers import NOT_IN_GROUP, Answer, Answers
 from kvcustody.policy.decisions import (
     TIER_ACTIONS,
-    CompiledRule,
     Mismatch,
     Question,
     context_of,
 )
 from kvcustody.policy.facts import HOST_TIER
+from kvcustody.policy.permissions import CompiledRule
 from kvcustody.policy.rules import Rule
 from kvcustody.policy.terms import Condition
+from kvcustody.policy.tooling.answers import NOT_IN_GROUP, Answer, Answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcustody.policy import Decisions, Facts, ModelFacts, Question, Rule
-from kvcustody.policy.capabilities import MOVES, Capabilities, Use
-from kvcustody.policy.reach import Reach
 from kvcustody.policy.terms import TermsReader
+from kvcustody.policy.tooling.capabilities import MOVES, Capabilities, Use
+from kvcustody.policy.tooling.reach import Reach
 from random_policies import TIERS, WHO, models, policies
 
 pytestmark = pytest.mark.unit

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kvcustody.errors import ConfigurationError
-from kvcustody.policy.answers import Answers, Deployed
-from kvcustody.policy.policy_tests import Outcome, read_tests, run_tests
+from kvcustody.policy.tooling.answers import Answers, Deployed
+from kvcustody.policy.tooling.policy_tests import Outcome, read_tests, run_tests
 from policy_loading import FACTS, load
 
 pytestmark = pytest.mark.unit
