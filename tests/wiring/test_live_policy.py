@@ -1,5 +1,6 @@
 """The policy in force follows its files, and the audit trail says how."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,33 @@ def test_a_policy_that_vanishes_leaves_the_last_good_one_in_force(site: Site) ->
     site.file.write_text(site.good + DENIAL, encoding="utf-8")
     until(lambda: site.audit.named("policy.loaded"))
     assert not site.may_load()
+
+
+def test_a_policy_that_could_not_be_read_for_a_while_is_read_then_and_was_one_event(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a process has too many files open; the file itself stays as it is."""
+    tried: list[Path] = []
+
+    def fail(path: Path, _pause: object) -> None:
+        tried.append(path)
+        raise ConfigurationError("can't be read: Too many open files", path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("kvcustody.policy.loading.read_rules", fail)
+        site.file.write_text(site.good + DENIAL, encoding="utf-8")
+        until(lambda: len(tried) > 3)
+    until(lambda: not site.may_load())
+    assert len(site.audit.named("policy.rejected")) == 1
+
+
+def test_a_copy_that_keeps_size_and_time_of_its_original_is_noticed(site: Site) -> None:
+    before = site.file.stat()
+    changed = site.good.replace("*, *, allow", "*, *, deny ")
+    assert len(changed) == len(site.good)
+    site.file.write_text(changed, encoding="utf-8")
+    os.utime(site.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    until(lambda: not site.may_load())
 
 
 def test_a_link_that_is_swung_over_to_another_folder_is_followed(tmp_path: Path) -> None:

@@ -111,11 +111,12 @@ class PolicyFiles:
         self._model = settings.authorization.model
         self._facts = facts_of(settings)
         self._unenforced = unenforced_tenants(settings)
+        self._unread = 0
 
     def signature(self) -> object:
-        """What `stat` says of the files."""
+        """What `stat` says of the files, and how often they could not be read."""
         files = (self._policy, self._model)
-        return tuple(_stat(file) for file in files if file is not None)
+        return (self._unread, *(_stat(file) for file in files if file is not None))
 
     def load(self, pause: Pause = never_pause) -> Decisions:
         """Read, check and compile the policy.
@@ -124,7 +125,13 @@ class PolicyFiles:
             ConfigurationError: a file can't be read, or a line of it is wrong.
 
         """
-        return load_policy(self._policy, self._model, self._facts, self._unenforced, pause)
+        try:
+            return load_policy(self._policy, self._model, self._facts, self._unenforced, pause)
+        except ConfigurationError as error:
+            if error.line is None:
+                # Not a mistake in a line: the same file may be read a moment later.
+                self._unread += 1
+            raise
 
 
 def policy_errors(
@@ -176,4 +183,6 @@ def _stat(file: Path) -> object:
         status = file.stat()
     except OSError as error:
         return error.errno
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    # The last changes with rights and with copies that keep the time of their original.
+    changed = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, changed
