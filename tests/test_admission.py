@@ -421,9 +421,7 @@ def test_audit_only_allows_what_the_policy_denies_and_records_it(site: Site) -> 
     ]
 
 
-def test_audit_only_lets_a_tenant_share_and_records_that_the_policy_would_not(
-    site: Site,
-) -> None:
+def test_audit_only_lets_nobody_into_a_group_that_the_policy_keeps_out(site: Site) -> None:
     config = site.settings.places.file
     assert config is not None
     text = config.read_text(encoding="utf-8")
@@ -431,8 +429,6 @@ def test_audit_only_lets_a_tenant_share_and_records_that_the_policy_would_not(
     site.engine.close()
     site.settings = load_settings(config)
     site.engine = site.start()
-    assert granted(site.admit(Principal("globex", "chat"), group="manuals")).group == "manuals"
-    (admitted,) = site.events("request.admitted")
-    (share,) = admitted["unenforced"]
-    assert (share["tier"], share["action"]) == ("manuals", "share")
-    assert share["rule"].startswith("policy.csv:")
+    denied = site.admit(Principal("globex", "chat"), group="manuals")
+    assert refused(denied) is SharingRefusal.POLICY_DENIED
+    assert granted(site.admit(ACME, group="manuals")).group == "manuals"

@@ -84,3 +84,15 @@ def test_who_may_not_erase_destroys_nothing(config: Path, run: Run) -> None:
 def test_a_policy_that_is_broken_lets_nobody_do_anything(config: Path, run: Run) -> None:
     put_rights(config, "p, nobody")
     assert "policy.csv" in one_line(run("audit", "query", "-c", config))
+
+
+@pytest.mark.parametrize("action", ["rotate", "audit-read"])
+def test_a_denial_for_one_tenant_counts_for_what_is_about_all(
+    config: Path, run: Run, action: str
+) -> None:
+    use(config)
+    allow = f"p, {operator_name()}, local, *, {action}, allow"
+    put_rights(config, allow, f"p, {operator_name()}, local, globex, {action}, deny")
+    for command in FOR_ALL[action]:
+        assert "tenant 'globex'" in one_line(run(*command, "-c", config))
+    assert run(*COMMANDS[action], "acme", "-c", config).code == 0

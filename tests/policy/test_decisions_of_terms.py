@@ -231,7 +231,7 @@ def test_where_a_tenant_is_not_enforced_denials_are_only_noted(tmp_path: Path) -
     assert found["disk"].load == Decision(True, None, Limits(), "restricted", True)
     assert found["host"].load == Decision(True, "policy.csv:1", Limits(3600.0), "restricted", False)
     shared = decisions.may_share(ACME, "manuals")
-    assert (shared.allowed, shared.unenforced) == (True, True)
+    assert (shared.allowed, shared.unenforced) == (False, False)
     other = decisions.decide(Principal("globex", "support"))
     assert not other["disk"].store.allowed
     assert not other["disk"].store.unenforced
@@ -358,3 +358,15 @@ def test_the_long_work_pauses_for_others() -> None:
     rules = [Rule("p", ("acme", "*", "*", "*", "allow", "*"), Path("x"), 1)]
     Decisions(rules, FACTS, "v", pause=lambda: paused.append("once"))
     assert len(paused) == 2, "for the roles and for the permissions"
+
+
+def test_audit_only_overrides_rules_and_no_clearance(tmp_path: Path) -> None:
+    tiers = {**FACTS.tiers, "low": TierFacts("filesystem", 0)}
+    decided = load(
+        tmp_path,
+        "p, acme, local, disk, store, deny",
+        facts=replace(FACTS, tiers=tiers),
+        unenforced={"acme"},
+    ).decide(ACME)
+    assert (decided["disk"].store.allowed, decided["disk"].store.unenforced) == (True, True)
+    assert (decided["low"].store.allowed, decided["low"].load.allowed) == (False, False)

@@ -230,3 +230,10 @@ def test_a_line_of_absurd_length_is_refused_without_being_quoted(tmp_path: Path)
     file.write_text(f"p, acme, local, disk, load, allow, {'x' * 100_000}\n", encoding="utf-8")
     (problem,) = read_rules(file).problems
     assert len(problem.message) < 200
+
+
+@pytest.mark.parametrize("end", ["\r", "\u2028", "\x0b"])
+def test_a_rule_that_hides_in_a_comment_is_refused(tmp_path: Path, end: str) -> None:
+    error = problem(tmp_path, f"# no, thanks{end}p, acme, local, *, *, deny\n")
+    assert (error.line, str(error).isprintable()) == (1, True)
+    assert fields(read(tmp_path, f"#\tas said\n{ALLOW}\n")) == [FIELDS]

@@ -163,9 +163,6 @@ class Admission:
             for name, tier in grant.tiers.items()
             for action, decision in ((Action.STORE, tier.store), (Action.LOAD, tier.load))
         ]
-        if grant.group is not None:
-            shared = self._policy.may_share(grant.principal, grant.group)
-            found.append((grant.group, Action.SHARE, shared))
         return [
             {"tier": name, "action": action.value, "rule": decision.rule}
             for name, action, decision in found
@@ -184,6 +181,8 @@ class Admission:
         tenant = self._tenants.get(principal.tenant)
         if tenant is None:
             return Refusal(RefusalReason.UNKNOWN_TENANT)
+        # Before any question: what changes meanwhile makes the grant an old one, to be renewed.
+        decisions = self._policy.current
         if verified.group is not None:
             # The gateway asked, too; the policy may have changed since, and here it is enforced.
             unshared = self._sharing.refusal(principal, verified.group)
@@ -200,7 +199,6 @@ class Admission:
             return Refusal(adapter)
         if not self._audit.accepting:
             return Refusal(RefusalReason.AUDIT_UNAVAILABLE, salt)
-        decisions = self._policy.current
         tiers = decisions.decide(principal, model)
         host = tiers[HOST_TIER]
         if not (host.store.allowed or host.load.allowed):

@@ -30,7 +30,10 @@ def check_allowed(settings: Settings, action: Action, tenants: Iterable[str]) ->
     """
     decisions = load_decisions(settings)
     who = operator_name()
-    for tenant in sorted(set(tenants)):
+    concerned = set(tenants)
+    if ALL_TENANTS in concerned:
+        concerned.update(settings.tenants)  # a denial for one of them counts, too
+    for tenant in sorted(concerned):
         decision = decisions.answer(Question(who, tenant, action))
         if not decision.allowed:
             about = "all tenants" if tenant == ALL_TENANTS else f"tenant '{tenant}'"

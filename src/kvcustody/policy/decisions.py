@@ -234,7 +234,7 @@ class Decisions:
 
         def decide(tier: str, action: Action, about: Iterable[CompiledRule]) -> Decision:
             question = Question(who, tier, action, model)
-            return self._enforced(tenant, self._answer(question, about))
+            return self._enforced(tenant, question, self._answer(question, about))
 
         decided: dict[str, TierDecision] = {}
         for tier, facts in self.facts.tiers.items():
@@ -246,12 +246,14 @@ class Decisions:
         return MappingProxyType(decided)
 
     def _decide_share(self, tenant: str, workload: str, group: str) -> Decision:
-        question = Question(f"{tenant}/{workload}", group, Action.SHARE)
-        return self._enforced(tenant, self.answer(question))
+        # Always enforced: it is also about the others in the group.
+        return self.answer(Question(f"{tenant}/{workload}", group, Action.SHARE))
 
-    def _enforced(self, tenant: str, decision: Decision) -> Decision:
+    def _enforced(self, tenant: str, question: Question, decision: Decision) -> Decision:
         if decision.allowed or tenant not in self._unenforced:
             return decision
+        if cleared(context_of(question, self.facts)) is not None:
+            return decision  # what would lie there stays when rules are enforced one day
         return replace(decision, allowed=True, unenforced=True)
 
 

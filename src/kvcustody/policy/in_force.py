@@ -15,7 +15,8 @@ from kvcustody.policy.decisions import Decision, Decisions
 from kvcustody.policy.rules import Pause, in_slices, let_others_run, short_turns
 
 _POLL_SECONDS = 0.5
-_CLOSE_SECONDS = 5.0
+# The engine has five seconds to end in, of which the audit trail needs some.
+_CLOSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 

@@ -208,8 +208,13 @@ def _read_line(raw: bytes, file: Path, line: int) -> Rule | ConfigurationError |
         text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
     except UnicodeDecodeError:
         return ConfigurationError("not UTF-8 text", file, line)
-    if not text or text.startswith("#"):
+    if not text:
         return None
+    if text.startswith("#"):
+        # Editors show some characters as a line's end, and a rule behind them.
+        if text.replace("\t", " ").isprintable():
+            return None
+        return ConfigurationError("a comment holds a line break or a control character", file, line)
     try:
         kind, *fields = [field.strip() for field in _split(text)]
     except csv.Error as error:

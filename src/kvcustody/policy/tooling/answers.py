@@ -10,6 +10,8 @@ from kvcustody.policy.decisions import (
     Action,
     Decisions,
     Question,
+    cleared,
+    context_of,
 )
 from kvcustody.policy.loading import unenforced_tenants
 from kvcustody.policy.terms import UNLIMITED, Limits
@@ -91,7 +93,9 @@ class Answers:
 
     def is_enforced(self, question: Question) -> bool:
         """Whether a denial of what is asked stops anything."""
-        if question.action in ADMINISTRATIVE_ACTIONS:
+        if question.action == Action.SHARE or question.action in ADMINISTRATIVE_ACTIONS:
+            return True
+        if cleared(context_of(question, self.decisions.facts)) is not None:
             return True
         return question.who.partition("/")[0] not in self.deployed.unenforced
 
