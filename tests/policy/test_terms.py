@@ -31,7 +31,7 @@ def holds(terms: str, context: Context = KNOWN) -> bool:
         ("model=*-8b", True),
         ("model=*-8", False),
         ("model=llama-?b", True),
-        ("model=llama-[0-9]b", True),
+        ("model=llama-[0-9]b", False),
         ("model=llama-[a-z]b", False),
         ("model=*", True),
         ("model=qwen|llama-8b", True),
@@ -235,3 +235,11 @@ def test_a_size_that_can_not_be_read_is_named() -> None:
 def test_a_star_beside_other_terms_is_no_term() -> None:
     with pytest.raises(ValueError, match=r"^'\*' is no term"):
         parse_terms("* ttl<=1h", LEVELS)
+
+
+@pytest.mark.parametrize("pattern", ["beta[1]", "beta[?]", "*[1]"])
+def test_a_bracket_is_a_part_of_a_name_and_no_wildcard(pattern: str) -> None:
+    terms = parse_terms(f"model={pattern}", ("public",))
+    for name, counts in (("beta[1]", True), ("beta1", False)):
+        context = Context(None, None, ModelFacts(name))
+        assert (terms.unmet(context) is None) is counts

@@ -32,7 +32,7 @@ MODEL_FACTS = frozenset({"model", "revision", "lora"})
 """Conditions on a request's model, which only an engine knows."""
 _NO_ADAPTER = "none"
 _ANY_ADAPTER = "any"
-_WILDCARDS = frozenset("*?[")
+_WILDCARDS = frozenset("*?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,8 @@ def _matches(name: str, value: str, *, wanted: bool) -> Callable[[Context], bool
     ]
     # A policy may name thousands of models; only what has wildcards is worth an expression.
     exact = frozenset(each for each in wanted_names if _WILDCARDS.isdisjoint(each))
-    patterns = [translate(each) for each in wanted_names if each not in exact]
+    # A bracket is a part of names here, no wildcard.
+    patterns = [translate(each.replace("[", "[[]")) for each in wanted_names if each not in exact]
     pattern = re.compile("|".join(patterns)) if patterns else None
 
     def holds(context: Context) -> bool:

@@ -115,3 +115,8 @@ def test_what_is_no_file_of_tests_is_refused(tmp_path: Path, text: str) -> None:
         read_tests(path, FACTS)
     assert caught.value.file == path
     assert "\n" not in str(caught.value)
+
+
+def test_no_adapter_is_asked_about_by_the_word_that_rules_have_for_it(tmp_path: Path) -> None:
+    assert problems(tmp_path, "    lora: none\n") == ()
+    assert problems(tmp_path, "    lora: nobody\n") != ()

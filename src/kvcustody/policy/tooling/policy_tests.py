@@ -177,7 +177,8 @@ def run_tests(
 def _expand(
     index: int, entry: _Entry, places: Places, path: Path, facts: Facts
 ) -> Iterator[PolicyTest]:
-    model = ModelFacts(entry.model, entry.revision, entry.lora)
+    # As in rules, `none` is no adapter's name.
+    model = ModelFacts(entry.model, entry.revision, None if entry.lora == "none" else entry.lora)
     fields = {"who": "who", "tier": "tier", "action": "what"}
     for who, what, tier in product(entry.who, entry.what, entry.tier):
         try:
