@@ -4,14 +4,17 @@ import os
 import pwd
 import re
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+OPERATOR = "user:"
+"""How policies' names for operators begin."""
+OPERATOR_FORM = re.compile(r"user:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+"""An operator's name."""
 
 
 def operator_name() -> str:
     """How policies name whoever runs this process: `user:NAME`, or `user:NUMBER` without a name."""
     number = os.getuid()
     try:
-        name = pwd.getpwuid(number).pw_name
+        name = f"{OPERATOR}{pwd.getpwuid(number).pw_name}"
     except KeyError:
         name = ""
-    return f"user:{name if _NAME.fullmatch(name) else number}"
+    return name if OPERATOR_FORM.fullmatch(name) else f"{OPERATOR}{number}"

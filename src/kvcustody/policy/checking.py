@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from kvcustody.config.values import is_name
 from kvcustody.errors import ConfigurationError
+from kvcustody.operating_user import OPERATOR, OPERATOR_FORM
 from kvcustody.policy.decisions import (
     ADMINISTRATIVE_ACTIONS,
     ANYTHING,
@@ -15,7 +16,6 @@ from kvcustody.policy.roles import Roles
 from kvcustody.policy.rules import Pause, Rule, in_slices, never_pause
 from kvcustody.policy.spelling import some_of, suggest
 from kvcustody.policy.terms import MODEL_FACTS, UNLIMITED, parse_terms
-from kvcustody.policy.tooling.questions import OPERATOR, OPERATOR_FORM
 
 EFFECTS = ("allow", "deny")
 _ACTIONS = (*Action, "*")

@@ -14,7 +14,7 @@ from kvcustody.errors import ConfigurationError
 from kvcustody.policy.decisions import Question, cleared, context_of, covers
 from kvcustody.policy.facts import Context, Facts
 from kvcustody.policy.rules import Rule
-from kvcustody.policy.terms import Terms, parse_terms
+from kvcustody.policy.terms import TermsReader
 
 BUILT_IN_MODEL = files("kvcustody.policy").joinpath("model.conf").read_text(encoding="utf-8")
 """The Casbin model."""
@@ -92,12 +92,10 @@ def casbin_request(question: Question, facts: Facts) -> tuple[object, ...]:
 
 
 def _meets(facts: Facts) -> Callable[[Context, str], bool]:
-    terms: dict[str, Terms] = {}
+    terms = TermsReader(facts.classifications)
 
     def meets(context: Context, text: str) -> bool:
-        if text not in terms:
-            terms[text] = parse_terms(text, facts.classifications)
-        return terms[text].unmet(context) is None
+        return terms.read(text).unmet(context) is None
 
     return meets
 

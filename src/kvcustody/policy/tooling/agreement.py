@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
+from kvcustody.operating_user import OPERATOR
 from kvcustody.policy.decisions import (
     ADMINISTRATIVE_ACTIONS,
     TIER_ACTIONS,
@@ -13,7 +14,6 @@ from kvcustody.policy.decisions import (
 from kvcustody.policy.facts import Facts
 from kvcustody.policy.model import casbin_request, plain_enforcer
 from kvcustody.policy.rules import Rule
-from kvcustody.policy.tooling.questions import OPERATOR
 
 MOST_RULES = 2_000
 """With more, Casbin takes seconds."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, product
 
+from kvcustody.operating_user import OPERATOR_FORM
 from kvcustody.policy.decisions import (
     ADMINISTRATIVE_ACTIONS,
     ANYTHING,
@@ -23,7 +24,6 @@ from kvcustody.policy.facts import ModelFacts
 from kvcustody.policy.permissions import CompiledRule
 from kvcustody.policy.tooling.answers import Answer, Answers
 from kvcustody.policy.tooling.model_samples import sample_models
-from kvcustody.policy.tooling.questions import OPERATOR_FORM
 
 _DENIED = Answer(allowed=False, rule=None)
 _REMEMBERED = 4096

@@ -1,18 +1,13 @@
 """Questions as people write them, checked: a misspelt name would get an answer about nobody."""
 
-import re
 from collections.abc import Collection
 from typing import NoReturn
 
 from kvcustody.config.values import is_name
+from kvcustody.operating_user import OPERATOR_FORM
 from kvcustody.policy.decisions import ADMINISTRATIVE_ACTIONS, ANYTHING, Action, Question
 from kvcustody.policy.facts import UNKNOWN_MODEL, Facts, ModelFacts
 from kvcustody.policy.spelling import some_of, suggest
-
-OPERATOR = "user:"
-"""How an operator's name begins (`kvcustody.operating_user`)."""
-OPERATOR_FORM = re.compile(r"user:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-"""An operator's name."""
 
 
 class UnknownNameError(ValueError):

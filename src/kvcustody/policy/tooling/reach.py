@@ -41,21 +41,14 @@ class Reach:
         """All names that have a role."""
         return self._roles.keys()
 
-    def is_role(self, name: str) -> bool:
-        """Whether others have the name as a role."""
-        return name in self._members
-
     def above(self, name: str) -> list[str]:
         """Other names whose rules count for whoever has a name, the closest first.
 
         Some are left out where there are very many.
         """
-        found = {name: None, EVERY_TENANT: None}
         tenant = name.partition("/")[0]
-        # Whoever has a workload as a role doesn't have its tenant.
-        if not self.is_role(name):
-            found[tenant] = None
-        waiting = [name, tenant] if tenant in found else [name]
+        found = dict.fromkeys((name, EVERY_TENANT, tenant))
+        waiting = [name, tenant]
         for each in waiting:
             for role in self.roles_of(each):
                 if len(found) < _MOST_ROLES and role not in found:
