@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvcustody.policy import Action, Decisions, Facts, ModelFacts, Question, Rule
 from kvcustody.policy.decisions import TIER_ACTIONS
-from kvcustody.policy.facts import TenantFacts, TierFacts
+from kvcustody.policy.facts import Context, TenantFacts, TierFacts
 from kvcustody.policy.terms import parse_terms
 from kvcustody.policy.tooling.answers import Answer, Answers, Deployed
 from kvcustody.policy.tooling.difference import Change, Difference, find_difference
@@ -182,13 +182,14 @@ def test_samples_match_the_patterns_that_they_stand_for() -> None:
     terms = [parse_terms("model=a?-*|b[cd]e|f[!g] lora!=any|none", ("public",))]
     models, complete = sample_models(terms)
     assert complete
-    assert {model.name for model in models} == {None, "ax-x", "bce", "f~"}
+    assert {model.name for model in models} == {None, "ax-x", "b[cd]e", "f[!g]"}
     assert {model.lora for model in models} == {None, "x"}
 
 
 def test_samples_that_are_not_complete_say_so() -> None:
-    unmatched = parse_terms("model=[!~]", ("public",))
-    assert sample_models([unmatched]) == ((ModelFacts("~"),), False)
+    bracketed = parse_terms("model=[!~]", ("public",))
+    assert sample_models([bracketed]) == ((ModelFacts("[!~]"),), True)
+    assert bracketed.unmet(Context(None, None, ModelFacts("[!~]"))) is None
     many = parse_terms(
         f"model={'|'.join(f'm{n}' for n in range(20))} revision={'|'.join('abcdefgh')}", ("public",)
     )
